@@ -133,9 +133,9 @@ format: $(READY) ## Rewrite the code in the house format
 
 .PHONY: lock
 lock: | $(BIN)/uv ## Resolve requirements/*.txt (newer versions: make lock LOCK_OPTIONS=--upgrade)
-	$(LOCK) $(LOCK_OPTIONS) pyproject.toml -o requirements/runtime.txt
+	$(LOCK) $(LOCK_OPTIONS) pyproject.toml --extra executor -o requirements/runtime.txt
 	$(LOCK) $(LOCK_OPTIONS) --group build -o requirements/build.txt
-	$(LOCK) $(LOCK_OPTIONS) pyproject.toml --extra stress --extra otel --extra dev --group dev -c requirements/runtime.txt -c requirements/build.txt \
+	$(LOCK) $(LOCK_OPTIONS) pyproject.toml --extra all --group dev -c requirements/runtime.txt -c requirements/build.txt \
 	    -o requirements/dev.txt
 	$(LOCK) $(LOCK_OPTIONS) pyproject.toml --extra stress --group peers -c requirements/runtime.txt \
 	    -c requirements/build.txt -o requirements/peers.txt

@@ -56,7 +56,7 @@ class Attempt(Schema):
 class WaitingOn(BaseModel):
     """Why an execution has not started; further fields depend on the reason (P10)."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, defer_build=True)
 
     reason: str
     """`limit`, `total`, `resource`, `rate`, `paused`, `no_worker`, `pool`, `not_due`, `unavailable` or
@@ -176,9 +176,12 @@ class BulkOutcome(Schema):
 class StoredAction(ActionDefinition):
     """An action as it is stored."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
 
     id: int
+    # The executor has checked them; what checks them is not part of a client's installation.
+    parameters_schema: dict[str, JsonValue] | None = None
+    result_schema: dict[str, JsonValue] | None = None
     created_at: datetime
     updated_at: datetime
 

@@ -6,7 +6,7 @@ wire what is said; `broker` and `database` the connections to the servers; `sett
 into that service.
 """
 
-from typing import Final
 
-PIP_INSTALL: Final = "pip install '/path/to/turnstile[{extra}]'"
-"""Installs an extra from a clone: on the public index, the name belongs to another project."""
+def needs_extra(what: str, extra: str) -> str:
+    """Say how to install what is missing."""
+    return f"{what} needs the extra: pip install 'turnstile-scheduler[{extra}]'"

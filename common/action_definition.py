@@ -39,7 +39,7 @@ _USES_MAX: Final = 20
 class RetryDefinition(BaseModel):
     """How failures of the action are retried."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     max_attempts: int = Field(default=1, ge=1, le=1000, description="Attempts in all; 1 means no retry.")
     delay: Duration = Field(default=1.0, description="Wait before the second attempt.")
@@ -61,7 +61,7 @@ class RetryDefinition(BaseModel):
 class RateDefinition(BaseModel):
     """At most `starts` starts in any time of the length `per`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     starts: int = Field(ge=1, le=STARTS_MAX, description="Starts that are allowed in any `per`.")
     per: Period = Field(description="From 1ms to 1d. The window slides.")
@@ -70,7 +70,7 @@ class RateDefinition(BaseModel):
 class UseDefinition(BaseModel):
     """What one execution takes of a shared resource while it runs."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     resource: ResourceName = Field(description="The name of the resource, which must exist.")
     units: int = Field(default=1, ge=1, le=UNITS_MAX, description="Units that each execution holds.")
@@ -106,7 +106,7 @@ ParametersSchema = Annotated[dict[str, JsonValue], AfterValidator(_usable_for_pa
 class ActionDefinition(BaseModel):
     """Everything that defines an action."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     ref: ActionRef = Field(description="The action's name.")
     runner: Literal["python", "command", "http"] = Field(default="python", description="What executes it.")

@@ -8,7 +8,6 @@ message and the exit code, never a traceback.
 
 import errno
 import functools
-import gc
 import inspect
 import json
 import os
@@ -47,6 +46,7 @@ from turnstile.common.known_settings import unknown_settings
 from turnstile.common.nearest import nearest
 from turnstile.common.process_one import start_below_process_one
 from turnstile.common.redaction import escaped, escaped_json
+from turnstile.common.version import installed_version
 
 ENVIRONMENT_ONLY: Final = "environment only"
 """Metadata of a field that holds a secret: `Annotated[SecretStr, ENVIRONMENT_ONLY]`."""
@@ -63,10 +63,15 @@ Rest = ParamSpec("Rest")
 class CommandFailed(TurnstileError):
     """The command ends here; the message explains what is wrong, where, and what was expected."""
 
-    def __init__(self, message: str, *, exit_code: ExitCode) -> None:
+    def __init__(self, message: str, *, exit_code: ExitCode = ExitCode.FAILED) -> None:
         super().__init__(message)
         self.message = message
         self.exit_code = exit_code
+
+
+def bad_input(message: str) -> CommandFailed:
+    """Return the error for wrong usage or a wrong setting."""
+    return CommandFailed(message, exit_code=ExitCode.USAGE)
 
 
 class CommandGroup(TyperGroup):
@@ -129,11 +134,21 @@ def command_line(
     )
 
 
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"turnstile {installed_version()}")
+        raise typer.Exit
+
+
+VersionOption = Annotated[
+    bool,
+    typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+]
+
+
 def run_command_line(app: typer.Typer, *, name: str) -> None:
     """Run a program and exit; its output may be closed, full, or limited to an encoding."""
     start_below_process_one()
-    # What modules create stays: a tenth of the start was spent on looking for garbage among it.
-    gc.set_threshold(20_000, 20, 50)
     # A closed stream is None: discard its output.
     sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115
     sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
@@ -229,10 +244,9 @@ def refuse_passwords(given: Mapping[str, object]) -> None:
         variable = environment_name(name)
         is_argument = isinstance(value, str) and value != os.environ.get(variable)
         if is_argument and _WITH_PASSWORD.search(str(value)):
-            raise CommandFailed(
+            raise bad_input(
                 f"--{name.replace('_', '-')}: every user of this machine can read a password among the "
-                f"arguments; set {variable} in the environment instead",
-                exit_code=ExitCode.USAGE,
+                f"arguments; set {variable} in the environment instead"
             )
 
 

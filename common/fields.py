@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, StringConstraints
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, StringConstraints, WithJsonSchema
 
 from turnstile.common.domain.durations import SECONDS_MAX, format_duration, parse_duration
 
@@ -29,7 +29,10 @@ _EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST: Final = datetime(9000, 1, 1, tzinfo=UTC)
 _URL_EXAMPLE: Final = "like 'https://example.org/hooks/turnstile'"
 
-_Written = Annotated[str, Field(pattern=r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+$|^[0-9]+(\.[0-9]+)?$")]
+_Written = Annotated[
+    str,
+    Field(pattern=r"^ *(([0-9]+(\.[0-9]+)? *([mM]?[sS]|[mMhHdD]) *)+|[0-9]+(\.[0-9]+)? *)$"),
+]
 _Seconds = Annotated[float, Field(ge=0, le=SECONDS_MAX)]
 
 Duration = Annotated[
@@ -169,9 +172,13 @@ def parse_priority(text: object) -> int:
     return check_priority(int(text) if isinstance(text, str) and text in _PRIORITY_TEXTS else text)
 
 
-ActionRef = Annotated[str, AfterValidator(check_ref)]
-ResourceName = Annotated[str, AfterValidator(check_resource)]
-Pool = Annotated[str, AfterValidator(check_pool)]
+def _named(rule: re.Pattern[str], example: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "pattern": f"^{rule.pattern}$", "examples": [example]})
+
+
+ActionRef = Annotated[str, AfterValidator(check_ref), _named(_REF, "reports.render")]
+ResourceName = Annotated[str, AfterValidator(check_resource), _named(_RESOURCE, "autocad")]
+Pool = Annotated[str, AfterValidator(check_pool), _named(_POOL, "gpu")]
 JsonPointer = Annotated[str, AfterValidator(_check_pointer)]
 Instant = Annotated[AwareDatetime, AfterValidator(check_instant)]
 Key = Annotated[str, StringConstraints(min_length=1, max_length=512)]

@@ -1,8 +1,7 @@
-"""What the HTTP servers and clients of both services share.
+"""What the HTTP servers of both services share.
 
 `listen` binds the port before anything else starts, `HttpServer` leaves the signals to `lifecycle`, closes
-stalled connections and summarises what uvicorn logs for each request, and `retry_after_seconds` reads
-`Retry-After` of webhook receivers and http actions.
+stalled connections and summarises what uvicorn logs for each request.
 """
 
 import errno
@@ -12,15 +11,12 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Final
 
 import uvicorn
 
 from turnstile.common.cli import CommandFailed
-from turnstile.common.domain.durations import SECONDS_MAX
 from turnstile.common.exit_codes import ExitCode
 from turnstile.common.telemetry.logs import Episodes
 
@@ -149,20 +145,3 @@ def _wrong_host(settings: str, host: str, reason: str | None) -> CommandFailed:
         "127.0.0.1, or 0.0.0.0 for all of them",
         exit_code=ExitCode.USAGE,
     )
-
-
-def retry_after_seconds(value: str | None, now: datetime) -> float | None:
-    """Return the wait that a `Retry-After` header requests, in seconds or by a date; None where invalid.
-
-    RFC 9110, section 10.2.3.
-    """
-    if value is None:
-        return None
-    if value.isascii() and value.isdigit():
-        return min(float(value[:20]), SECONDS_MAX)
-    try:
-        at = parsedate_to_datetime(value)
-    except (ValueError, OverflowError):
-        return None
-    due_at = at if at.tzinfo else at.replace(tzinfo=UTC)
-    return min(max(0.0, (due_at - now).total_seconds()), SECONDS_MAX)

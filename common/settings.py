@@ -34,7 +34,7 @@ class CommonSettings(BaseSettings):
     otlp_endpoint: str | None = Field(
         default=None,
         description="OTLP endpoint for traces, like http://127.0.0.1:4318. Default: no traces. "
-        "Needs turnstile[otel].",
+        "Needs the extra `otel`.",
     )
     log_format: Literal["console", "json"] = Field(default="console")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO")

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from turnstile.common import PIP_INSTALL
+from turnstile.common import needs_extra
 from turnstile.common.api_token import api_token
 from turnstile.common.cli import (
     CommandFailed,
@@ -138,9 +138,7 @@ def check_command(
 def _require_numpy() -> None:
     if importlib.util.find_spec("numpy") is None:
         raise CommandFailed(
-            "numpy missing: the stress test needs it, the services do not; "
-            f"install it from your clone: {PIP_INSTALL.format(extra='stress')}",
-            exit_code=ExitCode.FAILED,
+            f"{needs_extra('`turnstile stress`', 'stress')} (numpy is missing)", exit_code=ExitCode.USAGE
         )
 
 

@@ -19,13 +19,14 @@ import typer
 
 from turnstile.common.cli import (
     CommandFailed,
+    VersionOption,
+    bad_input,
     command_line,
     print_json,
     run_command_line,
     with_options,
 )
 from turnstile.common.domain.durations import format_duration
-from turnstile.common.exit_codes import ExitCode
 from turnstile.common.known_settings import warn_of_unknown_settings
 from turnstile.common.settings import read_settings
 from turnstile.common.telemetry.logs import configure_logging
@@ -35,9 +36,10 @@ from turnstile.worker.parameters import ActionDeclarationError
 from turnstile.worker.settings import WorkerSettings
 from turnstile.worker.start_notes import WarningRecorder
 
-app = command_line(
+_SUMMARY: Final = (
     "Run workers: take the executions that the leader offers, run their actions, report the outcomes."
 )
+app = command_line(_SUMMARY)
 
 _PIPED_WIDTH: Final = 10_000
 
@@ -50,6 +52,11 @@ Targets = Annotated[
         "Modules in the current folder can be imported. Example: --actions reports.actions",
     ),
 ]
+
+
+@app.callback(help=_SUMMARY)
+def group(version: VersionOption = False) -> None:
+    """Take no other option: each belongs to a command."""
 
 
 @app.command()
@@ -121,21 +128,17 @@ def _load(targets: Sequence[str]) -> list[RegisteredAction]:
     try:
         return load_actions(*targets)
     except (ActionsNotFound, ActionDeclarationError) as error:
-        raise CommandFailed(f"--actions {error}", exit_code=ExitCode.USAGE) from None
+        raise bad_input(f"--actions {error}") from None
     except Exception as error:  # noqa: BLE001  (whatever the user's modules raise)
         raise CommandFailed(
-            f"--actions {' '.join(targets)}: cannot be loaded\n{_traceback_of_module(error)}",
-            exit_code=ExitCode.FAILED,
+            f"--actions {' '.join(targets)}: cannot be loaded\n{_traceback_of_module(error)}"
         ) from None
 
 
 def _only(ref: str, loaded: Sequence[RegisteredAction]) -> list[RegisteredAction]:
     known = [action.definition.ref for action in loaded]
     if ref not in known:
-        raise CommandFailed(
-            f"--ref {ref}: these modules declare no such action, but {', '.join(known)}",
-            exit_code=ExitCode.USAGE,
-        )
+        raise bad_input(f"--ref {ref}: these modules declare no such action, but {', '.join(known)}")
     return [loaded[known.index(ref)]]
 
 

@@ -19,6 +19,7 @@ from starlette.routing import Route
 from turnstile.common.http import HttpServer
 from turnstile.common.lifecycle import why_not_ready
 from turnstile.common.telemetry.metrics import LoopLag, exposed
+from turnstile.common.version import installed_version
 from turnstile.worker.metrics import LOOP_LAG, METER, SERVER_UP
 
 logger = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ Degraded = Callable[[], dict[str, str]]
 
 def health_app(readiness: Readiness, degraded: Degraded = dict) -> Starlette:
     """Return the three routes."""
+    version = installed_version()
 
     async def get_livez(_: Request) -> JSONResponse:
         return JSONResponse({"status": "alive"})
@@ -43,7 +45,8 @@ def health_app(readiness: Readiness, degraded: Degraded = dict) -> Starlette:
         if errors is None:
             faults = degraded()
             return JSONResponse(
-                {"status": "ready", "parts": parts} | ({"degraded": faults} if faults else {})
+                {"status": "ready", "version": version, "parts": parts}
+                | ({"degraded": faults} if faults else {})
             )
         problem = {
             "type": "urn:turnstile:problem:unavailable",

@@ -8,7 +8,7 @@ trace contexts are passed on unchanged.
 import os
 from typing import TYPE_CHECKING, Final
 
-from turnstile.common import PIP_INSTALL
+from turnstile.common import needs_extra
 from turnstile.common.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -44,9 +44,7 @@ def configure_tracing(*, service: str, endpoint: str | None) -> None:
 
         named = "TURNSTILE_OTLP_ENDPOINT" if endpoint else next(n for n in _STANDARD if os.environ.get(n))
         raise CommandFailed(
-            f"{named}: traces need the packages of the extra 'otel', and {error.name} is missing; "
-            f"install it from your clone: {PIP_INSTALL.format(extra='otel')}, or leave the "
-            "variable out",
+            f"{named}: {needs_extra('tracing', 'otel')}, or leave the variable out ({error.name} is missing)",
             exit_code=ExitCode.USAGE,
         ) from None
     switch_on(exporting_spans(service=service, endpoint=endpoint))

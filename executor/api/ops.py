@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 from turnstile.common.domain.errors import Code
 from turnstile.common.lifecycle import why_not_ready
 from turnstile.common.telemetry.metrics import exposed
+from turnstile.common.version import installed_version
 from turnstile.executor.api.bodies import StrictModel
 from turnstile.executor.api.problems import PROBLEM_JSON, CheckedRouter, answer, documented, problem
 from turnstile.executor.gauges import Gauges
@@ -36,6 +37,7 @@ class Ready(BaseModel):
     """All servers are reachable."""
 
     status: Literal["ready"] = "ready"
+    version: str
     parts: dict[str, str | None]
     degraded: dict[str, str] = {}
     """What does not work, like `pool gpu`, and why; omitted if everything works."""
@@ -79,6 +81,7 @@ _NOT_READY: Final[dict[str, Any]] = {
 def health_routes(health: Health) -> APIRouter:
     """Return the probes, which need no token."""
     routes = APIRouter(tags=["health"])
+    version = installed_version()
 
     @routes.get("/livez", summary="Liveness: the process answers")
     async def get_livez() -> Alive:
@@ -97,8 +100,8 @@ def health_routes(health: Health) -> APIRouter:
             detail = f"{unreachable}; 'executor doctor' on the host of this executor checks the rest"
             return answer(problem(Code.UNAVAILABLE, detail, parts=parts))
         if degraded := health.degraded():
-            return Ready(status="ready", parts=parts, degraded=dict(degraded))
-        return Ready(status="ready", parts=parts)
+            return Ready(status="ready", version=version, parts=parts, degraded=dict(degraded))
+        return Ready(status="ready", version=version, parts=parts)
 
     return routes
 

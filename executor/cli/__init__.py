@@ -7,37 +7,44 @@ success, 1 rejected or failed, 2 wrong usage or setting, 3 a server cannot be re
 
 from typing import ClassVar
 
-from turnstile.common.cli import command_line, run_command_line
+from turnstile.common.cli import VersionOption, command_line, run_command_line
 from turnstile.executor.cli.lazy_commands import LazyCommand, LazyCommandGroup
 
 _SUMMARY = "Schedule executions in FIFO order, within the concurrency limit of each action."
 
 
-def _lazy(target: str, summary: str) -> LazyCommand:
-    return LazyCommand(f"turnstile.executor.cli.{target}", summary)
+def _lazy(target: str, summary: str, *, extra: str = "cli") -> LazyCommand:
+    return LazyCommand(f"turnstile.executor.cli.{target}", summary, extra)
+
+
+def _of_executor(target: str, summary: str) -> LazyCommand:
+    """Return a command that uses the database or the broker."""
+    return _lazy(target, summary, extra="executor")
 
 
 class _Commands(LazyCommandGroup):
     """Every command of `executor`."""
 
     lazy_commands: ClassVar[dict[str, LazyCommand]] = {
-        "serve": _lazy("serve:serve", "Run the executor service."),
-        "migrate": _lazy("migrate:migrate", "Migrate the database to the schema of this version."),
-        "doctor": _lazy(
+        "serve": _of_executor("serve:serve", "Run the executor service."),
+        "migrate": _of_executor("migrate:migrate", "Migrate the database to the schema of this version."),
+        "doctor": _of_executor(
             "doctor:doctor", "Check database, broker and this host; name a remedy for each fault."
         ),
-        "setup-permissions": _lazy(
+        "setup-permissions": _of_executor(
             "setup_permissions:setup_permissions", "Create least-privilege accounts for each service."
         ),
-        "export": _lazy("backup:export", "Write a backup of the database to a file, while everything runs."),
-        "restore-check": _lazy(
+        "export": _of_executor(
+            "backup:export", "Write a backup of the database to a file, while everything runs."
+        ),
+        "restore-check": _of_executor(
             "backup:restore_check", "Make a restored database safe before executors and workers start."
         ),
         # By name, because a service must not depend on the stress test or the local servers.
         "demo": LazyCommand(
             "turnstile.stress.demo:demo",
             "Run 200 executions on private servers and check order and limits.",
-            "run `make demo` in a clone of the repository",
+            "stress",
         ),
         "submit": _lazy("submit:submit", "Submit one execution, or many from a file."),
         "get": _lazy("executions:get", "Show an execution: status, attempts, and why it waits."),
@@ -53,14 +60,14 @@ class _Commands(LazyCommandGroup):
         "audit": _lazy(
             "audit:audit", "Check that all rows agree, and that the leader remembers what they say."
         ),
-        "audit-log": _lazy("audit_log:audit_log", "Show what operators did: who, when and what."),
+        "audit-log": _lazy("audit:audit_log", "Show what operators did: who, when and what."),
         "top": _lazy("top:top", "Show queues, slots, failures and workers, refreshed every second."),
         "actions": _lazy("actions:app", "Manage actions: definitions, limits, pause and resume."),
         "resources": _lazy("resources:app", "Manage resources, which several actions share."),
         "pools": _lazy("pools:app", "Manage pools of workers: order, weights, pause and resume."),
         "queue": _lazy("queues:app", "Show statistics, slot holders and waiting executions."),
         "workers": _lazy("workers:app", "List, show and drain workers."),
-        "tokens": _lazy("tokens:app", "Create, list and revoke API tokens."),
+        "tokens": _of_executor("tokens:app", "Create, list and revoke API tokens."),
         "webhooks": _lazy("webhooks:app", "List webhook deliveries and replay them."),
         "dead-letters": _lazy("dead_letters:app", "Manage dead-lettered messages."),
     }
@@ -70,8 +77,8 @@ app = command_line(_SUMMARY, group=_Commands, completes=True)
 
 
 @app.callback(help=_SUMMARY)
-def group() -> None:
-    """Take no options of its own: every option belongs to a command."""
+def group(version: VersionOption = False) -> None:
+    """Take no other option: each belongs to a command."""
 
 
 def main() -> None:

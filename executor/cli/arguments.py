@@ -1,7 +1,7 @@
-"""Options, arguments and the parsing of what users type: JSON, durations, instants, names, filters.
+"""Options and arguments, and how they are read: JSON, durations, instants, names, limits, filters.
 
 In: the words of a command line. Out: values, or an error that shows a valid example. The shell completes
-names of actions and workers from the API.
+names of actions, workers, resources and pools from the API.
 """
 
 import contextlib
@@ -12,31 +12,63 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import IO, Annotated, Any, Final, TypeVar
+from enum import Enum
+from pathlib import Path
+from typing import IO, Annotated, Any, Final, NamedTuple, TypeVar
 
 import typer
 from pydantic_core import from_json
 
-from turnstile.common.cli import CommandFailed, environment_name
+from turnstile.common.cli import CommandFailed, bad_input, environment_name
 from turnstile.common.domain.durations import parse_duration
 from turnstile.common.domain.states import Status
-from turnstile.common.exit_codes import ExitCode
 from turnstile.common.fields import UNITS_MAX, check_pool, check_ref, check_resource, parse_priority
 
 T = TypeVar("T")
-NO_LIMIT: Final = -1
 _COMPLETION_SECONDS: Final = 1.0
 _COMPLETIONS_MAX: Final = 1000
+_ID_MAX: Final = 2**63 - 1
+_STDIN: Final = "-"
 
 
-def bad_input(message: str) -> CommandFailed:
-    """Return the error for an invalid argument."""
-    return CommandFailed(message, exit_code=ExitCode.USAGE)
+class Null(Enum):
+    """What "none" on a command line is: typer reads None as "not given"."""
+
+    NULL = None
 
 
-def read_assignments(words: Sequence[str], *, where: str) -> dict[str, Any]:
-    """Return `name=value` words as an object; a value that is valid JSON is parsed, any other is a string."""
-    return {name: _json_or_text(value) for name, value in _assignments(words, where).items()}
+class Kind(NamedTuple):
+    """What an option or an argument holds: its name in the help, its parser, and its completion."""
+
+    metavar: str
+    parser: Callable[[str], Any] | None = None
+    completion: Callable[[str], list[str]] | None = None
+
+
+def option(kind: Kind | str, help_text: str, *names: str, **more: Any) -> Any:
+    """Return an option of this kind; a kind of plain text is its name in the help."""
+    metavar, parser, completion = Kind(kind) if isinstance(kind, str) else kind
+    return typer.Option(
+        *names, metavar=metavar, parser=parser, autocompletion=completion, help=help_text, **more
+    )
+
+
+def argument(kind: Kind | str, help_text: str) -> Any:
+    """Return an argument of this kind."""
+    metavar, parser, completion = Kind(kind) if isinstance(kind, str) else kind
+    return typer.Argument(metavar=metavar, parser=parser, autocompletion=completion, help=help_text)
+
+
+def given(**options: object) -> dict[str, Any]:
+    """Return the options that were given, as the API takes them."""
+    return {
+        name: None if value is Null.NULL else value for name, value in options.items() if value is not None
+    }
+
+
+def encode(value: object) -> bytes:
+    """Return `value` as JSON for the API."""
+    return _utf8(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
 def piped_in() -> IO[bytes]:
@@ -46,6 +78,16 @@ def piped_in() -> IO[bytes]:
     return sys.stdin.buffer
 
 
+def opened(path: str, *, hint: str = "") -> contextlib.AbstractContextManager[IO[bytes]]:
+    """Return a file, or stdin for '-'; raises CommandFailed, with `hint`, where it cannot be opened."""
+    if path == _STDIN:
+        return contextlib.nullcontext(piped_in())
+    try:
+        return Path(path).open("rb")
+    except OSError as error:
+        raise bad_input(f"{path}: {error.strerror}{hint}") from None
+
+
 def is_interactive() -> bool:
     """Return whether stdin is a terminal, so that a question can be answered."""
     return sys.stdin is not None and sys.stdin.isatty()
@@ -53,7 +95,7 @@ def is_interactive() -> bool:
 
 def read_parameters(text: str) -> dict[str, Any]:
     """Return the JSON object of the option `--parameters`, or that on stdin where `text` is '-'."""
-    source = piped_in().read() if text == "-" else _utf8(text)
+    source = piped_in().read() if text == _STDIN else _utf8(text)
     example = "expected an object like '{\"customer_id\": 7}'"
     try:
         value = from_json(source, allow_inf_nan=False)
@@ -64,9 +106,9 @@ def read_parameters(text: str) -> dict[str, Any]:
     return value
 
 
-def encode(value: object) -> bytes:
-    """Return `value` as JSON for the API."""
-    return _utf8(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+def read_assignments(words: Sequence[str], *, where: str) -> dict[str, Any]:
+    """Return `name=value` words as an object; a value that is valid JSON is parsed, any other is a string."""
+    return {name: _json_or_text(value) for name, value in _assignments(words, where).items()}
 
 
 def _option_of(parse: Callable[[str], T]) -> Callable[[str], T]:
@@ -82,17 +124,13 @@ def _option_of(parse: Callable[[str], T]) -> Callable[[str], T]:
     return parsed
 
 
+def or_none(parse: Callable[[str], T]) -> Callable[[str], T | Null]:
+    """Return the parser of what `parse` reads, or of the word "none"."""
+    return lambda text: Null.NULL if text == "none" else parse(text)
+
+
 duration: Final = _option_of(parse_duration)
 """Returns the seconds of a duration option."""
-_checked_ref: Final = _option_of(check_ref)
-
-
-def priority_number(text: str) -> int:
-    """Return the number of a priority option."""
-    try:
-        return parse_priority(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"invalid priority {text[:40]!r}; {error}") from None
 
 
 def instant_text(text: str) -> str:
@@ -108,170 +146,125 @@ def instant_text(text: str) -> str:
     return text
 
 
-def execution_id(text: str) -> int:
-    """Return an execution id."""
-    return _id(text, "execution id", like="4711, as 'executor list' shows")
+def number_of(what: str, least: int, most: int, *, like: str) -> Callable[[str], int]:
+    """Return the parser of a whole number; `like` ends the sentence "expected a number "."""
 
-
-def token_id(text: str) -> int:
-    """Return the id of a token."""
-    return _id(text, "token id", like="7, as 'executor tokens list' shows")
-
-
-def _id(text: str, what: str, *, like: str) -> int:
-    if text.isascii() and text.isdigit() and 0 < (number := int(text[:20])) < 2**63:
+    def parse(text: str) -> int:
+        number = whole_number(text)
+        if number is None or not least <= number <= most:
+            raise typer.BadParameter(f"invalid {what} {text[:40]!r}; expected a number {like}")
         return number
-    raise typer.BadParameter(f"invalid {what} {text[:40]!r}; expected a number like {like}")
+
+    return parse
 
 
-def parse_limit(text: str) -> int:
-    """Return a limit; -1 for "none", because typer reads None as "not given"."""
-    if text == "none":
-        return NO_LIMIT
-    # Nine digits are enough to see that a number is too large; int() of thousands is slow.
-    if text.isascii() and text.isdigit() and (limit := int(text.lstrip("0")[:9] or "0")) <= UNITS_MAX:
-        return limit
-    raise typer.BadParameter(
-        f"invalid limit {text[:40]!r}; expected a number from 0 to {UNITS_MAX}, like 4, or 'none'"
+def whole_number(text: str) -> int | None:
+    """Return the number, or None if the text is none."""
+    if not (text.isascii() and text.isdigit()):
+        return None
+    # Twenty digits are enough to see that a number is too large; int() of thousands is slow.
+    return int(text.lstrip("0")[:20] or "0")
+
+
+def one_of(what: str, known: Sequence[str]) -> Kind:
+    """Return the kind of an option for one of these words, or for several when it is repeated."""
+
+    def parse(text: str) -> str:
+        if text not in known:
+            raise typer.BadParameter(
+                f"unknown {what} {text[:40]!r}; expected one of {', '.join(known)}; for several, repeat the "
+                "option"
+            )
+        return text
+
+    return Kind(
+        what.upper(), parse, lambda incomplete: [each for each in known if each.startswith(incomplete)]
     )
-
-
-def limit_option(help_text: str) -> Any:
-    """Return the option of a limit, which `parse_limit` reads."""
-    return typer.Option(metavar="NUMBER|none", parser=parse_limit, help=help_text)
-
-
-def limit_or_none(limit: int) -> int | None:
-    """Return what `parse_limit` read as the API writes it."""
-    return None if limit == NO_LIMIT else limit
 
 
 def _completion(path: str, field: str, **query: str) -> Callable[[str], list[str]]:
     """Return what completes names from a list; none if the API does not respond within a second."""
-
-    def complete(incomplete: str) -> list[str]:
-        return [name for name in _names(path, field, query) if name.startswith(incomplete)]
-
-    return complete
+    return lambda incomplete: [name for name in _names(path, field, query) if name.startswith(incomplete)]
 
 
-_complete_ref: Final = _completion("/actions", "ref")
-complete_worker: Final = _completion("/workers", "id", state="live")
-"""Completes the ids of live workers."""
-ExecutionIdArgument = Annotated[
-    int, typer.Argument(metavar="ID", parser=execution_id, help="Execution id, like 4711.")
-]
-_REF = typer.Argument(
-    metavar="REF", parser=_checked_ref, autocompletion=_complete_ref, help="Action, like reports.render."
-)
-RefArgument = Annotated[str, _REF]
-RefsArgument = Annotated[list[str], _REF]
-RESOURCE_ARGUMENT = typer.Argument(
-    metavar="NAME",
-    parser=_option_of(check_resource),
-    autocompletion=_completion("/resources", "name"),
-    help="Resource, like autocad.",
-)
-ResourceArgument = Annotated[str, RESOURCE_ARGUMENT]
-ResourcesArgument = Annotated[list[str], RESOURCE_ARGUMENT]
-POOL_ARGUMENT = typer.Argument(
-    metavar="NAME",
-    parser=_option_of(check_pool),
-    autocompletion=_completion("/pools", "name"),
-    help="Pool, like default.",
-)
-PoolArgument = Annotated[str, POOL_ARGUMENT]
+def _names(path: str, field: str, query: Mapping[str, str]) -> list[str]:
+    from turnstile.executor.cli.client import ApiSettings, connect  # noqa: PLC0415
 
-
-def _status(text: str) -> Status:
+    settings = {name: os.environ.get(environment_name(name)) for name in ApiSettings.model_fields}
     try:
-        return Status(text)
-    except ValueError:
-        known = ", ".join(Status)
-        raise typer.BadParameter(
-            f"unknown status {text[:40]!r}; expected one of {known}; for several, repeat the option"
-        ) from None
+        with contextlib.closing(connect(**settings)) as api:
+            page = api.get(path, {**query, "limit": _COMPLETIONS_MAX}, timeout_seconds=_COMPLETION_SECONDS)
+            return [item[field] for item in page["items"]]
+    except CommandFailed:
+        # An error message would garble the command line that is being typed.
+        return []
 
 
-def _complete_status(incomplete: str) -> list[str]:
-    return [status for status in Status if status.startswith(incomplete)]
+DURATION: Final = Kind("DURATION", duration)
+INSTANT: Final = Kind("INSTANT", instant_text)
+PRIORITY: Final = Kind("1-5", _option_of(parse_priority))
+LIMIT: Final = Kind(
+    "NUMBER|none", or_none(number_of("limit", 0, UNITS_MAX, like=f"from 0 to {UNITS_MAX}, like 4, or 'none'"))
+)
+REF: Final = Kind("REF", _option_of(check_ref), _completion("/actions", "ref"))
+WORKER: Final = Kind("ID", None, _completion("/workers", "id", state="live"))
+EXECUTION: Final = Kind(
+    "ID", number_of("execution id", 1, _ID_MAX, like="like 4711, as 'executor list' shows")
+)
+TOKEN: Final = Kind("ID", number_of("token id", 1, _ID_MAX, like="like 7, as 'executor tokens list' shows"))
+
+REF_ARGUMENT: Final = argument(REF, "Action, like reports.render.")
+RESOURCE_ARGUMENT: Final = argument(
+    Kind("NAME", _option_of(check_resource), _completion("/resources", "name")), "Resource, like autocad."
+)
+POOL_ARGUMENT: Final = argument(
+    Kind("NAME", _option_of(check_pool), _completion("/pools", "name")), "Pool, like default."
+)
+RefArgument = Annotated[str, REF_ARGUMENT]
+ExecutionIdArgument = Annotated[int, argument(EXECUTION, "Execution id, like 4711.")]
+
+
+def states_option(noun: str, states: Sequence[str], what: str = "state") -> Any:
+    """Return the option that selects items in one of these states."""
+    return option(one_of(what, states), f"{noun}; repeatable. One of {', '.join(states)}.")
 
 
 def _filter_options(
     *,
-    action: Annotated[
-        str | None,
-        typer.Option(
-            metavar="REF",
-            parser=_checked_ref,
-            autocompletion=_complete_ref,
-            help="Executions of this action.",
-        ),
-    ] = None,
+    action: Annotated[str | None, option(REF, "Executions of this action.")] = None,
     status: Annotated[
-        list[Status] | None,
-        typer.Option(
-            metavar="STATUS",
-            parser=_status,
-            autocompletion=_complete_status,
-            help=f"Executions with this status; repeatable. One of {', '.join(Status)}.",
-        ),
+        list[str] | None, states_option("Executions with this status", [*Status], "status")
     ] = None,
-    concurrency_key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Executions with this concurrency key.")
-    ] = None,
-    priority: Annotated[
-        int | None,
-        typer.Option(parser=priority_number, metavar="1-5", help="Executions with this priority."),
-    ] = None,
+    concurrency_key: Annotated[str | None, option("KEY", "Executions with this concurrency key.")] = None,
+    priority: Annotated[int | None, option(PRIORITY, "Executions with this priority.")] = None,
     created_after: Annotated[
-        str | None,
-        typer.Option(
-            parser=instant_text,
-            metavar="INSTANT",
-            help="Executions created after this instant, like 2026-11-21T07:30:00Z.",
-        ),
+        str | None, option(INSTANT, "Executions created after this instant, like 2026-11-21T07:30:00Z.")
     ] = None,
-    created_before: Annotated[
-        str | None,
-        typer.Option(parser=instant_text, metavar="INSTANT", help="Executions created before this instant."),
-    ] = None,
-    completed_after: Annotated[
-        str | None,
-        typer.Option(parser=instant_text, metavar="INSTANT", help="Executions ended after this instant."),
-    ] = None,
-    completed_before: Annotated[
-        str | None,
-        typer.Option(parser=instant_text, metavar="INSTANT", help="Executions ended before this instant."),
-    ] = None,
+    created_before: Annotated[str | None, option(INSTANT, "Executions created before this instant.")] = None,
+    completed_after: Annotated[str | None, option(INSTANT, "Executions ended after this instant.")] = None,
+    completed_before: Annotated[str | None, option(INSTANT, "Executions ended before this instant.")] = None,
     error: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="Executions with this text in their error; case is ignored."),
+        str | None, option("TEXT", "Executions with this text in their error; case is ignored.")
     ] = None,
-    worker: Annotated[
-        str | None,
-        typer.Option(metavar="ID", autocompletion=complete_worker, help="Executions of this worker."),
-    ] = None,
+    worker: Annotated[str | None, option(WORKER, "Executions of this worker.")] = None,
     metadata: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Executions with this metadata; repeatable, all must match."),
+        list[str] | None, option("NAME=VALUE", "Executions with this metadata; repeatable, all must match.")
     ] = None,
 ) -> dict[str, Any]:
     """Return the filter as the API takes it, without options that were not given."""
-    given: dict[str, Any] = {
-        "action_ref": action,
-        "status": [one.value for one in status] if status else None,
-        "concurrency_key": concurrency_key,
-        "priority": priority,
-        "created_after": created_after,
-        "created_before": created_before,
-        "completed_after": completed_after,
-        "completed_before": completed_before,
-        "error": error,
-        "worker_id": worker,
-        "metadata": _assignments(metadata or (), "--metadata") or None,
-    }
-    return {name: value for name, value in given.items() if value is not None}
+    return given(
+        action_ref=action,
+        status=status or None,
+        concurrency_key=concurrency_key,
+        priority=priority,
+        created_after=created_after,
+        created_before=created_before,
+        completed_after=completed_after,
+        completed_before=completed_before,
+        error=error,
+        worker_id=worker,
+        metadata=_assignments(metadata or (), "--metadata") or None,
+    )
 
 
 def with_filter(command: Callable[..., None]) -> Callable[..., None]:
@@ -291,19 +284,6 @@ def with_filter(command: Callable[..., None]) -> Callable[..., None]:
     ]
     filtered.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return filtered
-
-
-def _names(path: str, field: str, query: Mapping[str, str]) -> list[str]:
-    from turnstile.executor.cli.client import ApiSettings, connect  # noqa: PLC0415
-
-    settings = {name: os.environ.get(environment_name(name)) for name in ApiSettings.model_fields}
-    try:
-        with contextlib.closing(connect(**settings)) as api:
-            page = api.get(path, {**query, "limit": _COMPLETIONS_MAX}, timeout_seconds=_COMPLETION_SECONDS)
-            return [item[field] for item in page["items"]]
-    except CommandFailed:
-        # An error message would garble the command line that is being typed.
-        return []
 
 
 def _assignments(words: Sequence[str], where: str) -> dict[str, str]:

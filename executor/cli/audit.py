@@ -1,12 +1,26 @@
-"""`executor audit`: checks the rows and the memory of the leader, over the HTTP API."""
+"""`executor audit` and `executor audit-log`, over the HTTP API: do all rows agree, and who changed what."""
 
 from typing import Annotated, Final
 
 import typer
 
 from turnstile.common.exit_codes import ExitCode
+from turnstile.executor.cli.arguments import INSTANT, given, option
 from turnstile.executor.cli.client import Api, Json, with_api
-from turnstile.executor.cli.output import Columns, JsonOption, counted, instant, print_line, print_table, show
+from turnstile.executor.cli.output import (
+    Columns,
+    CursorOption,
+    JsonOption,
+    Listing,
+    changed_fields,
+    counted,
+    instant,
+    limit_of,
+    print_line,
+    print_more,
+    print_table,
+    show,
+)
 
 _COLUMNS: Final = {"CHECK": "name", "ROWS": "rows", "VIOLATIONS": "faults", "INVARIANT": "says"}
 _EXAMPLE_COLUMNS: Final[Columns] = {
@@ -15,6 +29,10 @@ _EXAMPLE_COLUMNS: Final[Columns] = {
     "EXPECTED": "expected",
     "FOUND": "found",
 }
+_SUBJECTS: Final = (
+    "action, resource, pool, execution, executions, worker, dead_letter, webhook, token, token_file, "
+    "account, database"
+)
 
 
 @with_api
@@ -24,8 +42,7 @@ def audit(
         bool, typer.Option("--live", help="Skip the history: the cost depends only on live executions.")
     ] = False,
     examples: Annotated[
-        int,
-        typer.Option(min=0, max=100, metavar="NUMBER", help="Maximum number of examples per violated check."),
+        int, option("NUMBER", "Maximum number of examples per violated check.", min=0, max=100)
     ] = 10,
     as_json: JsonOption = False,
 ) -> None:
@@ -48,9 +65,69 @@ def _print(found: Json) -> None:
         for check in found["checks"]
         for example in check["examples"]
     ]
-    if examples:
-        print_line("")
-        print_table(_EXAMPLE_COLUMNS, examples, empty="")
+    print_more(_EXAMPLE_COLUMNS, examples)
     count = sum(check["faults"] for check in found["checks"])
     print_line("")
     print_line(f"{instant(found['checked_at'])}: {counted(count, 'violation') if count else 'no violations'}")
+
+
+@with_api
+def audit_log(
+    api: Api,
+    *,
+    subject: Annotated[
+        str | None,
+        option(
+            "KIND[:NAME]",
+            f"Only this subject, like action:reports.render, or only this kind. Kinds: {_SUBJECTS}.",
+        ),
+    ] = None,
+    action: Annotated[
+        str | None, option("REF", "Only this action, its executions and their webhooks.")
+    ] = None,
+    verb: Annotated[str | None, option("VERB", "Only this change, like cancelled or paused.")] = None,
+    user: Annotated[str | None, option("NAME", "Only changes with the token of this name.")] = None,
+    after: Annotated[
+        str | None, option(INSTANT, "Changes at this instant or later, like 2026-11-21T07:30:00Z.")
+    ] = None,
+    before: Annotated[str | None, option(INSTANT, "Changes before this instant.")] = None,
+    limit: Annotated[int, limit_of("rows", 100_000)] = 50,
+    cursor: CursorOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what operators did: who, when and what.
+
+    Newest first. Each row is stored with its change: cancels, retries, drains, replays, purges, and every
+    change of an action, a resource, a pool or a token.
+    """
+    kind, _, name = (subject or "").partition(":")
+    query = given(
+        subject_kind=kind or None,
+        subject=name or None,
+        action_ref=action,
+        verb=verb,
+        user=user,
+        recorded_after=after,
+        recorded_before=before,
+    )
+    _LOG.print_page(api, query, limit=limit, cursor=cursor, as_json=as_json)
+
+
+def _fields(row: Json) -> str:
+    # Of a created or deleted definition every field would be shown.
+    is_whole = row["subject_kind"] in ("action", "resource", "pool") and row["verb"] in ("created", "deleted")
+    return "" if is_whole else changed_fields(row["before"], row["after"])
+
+
+_LOG: Final = Listing(
+    path="/audit-log",
+    empty="No operator has changed anything yet",
+    columns={
+        "WHEN": lambda row: instant(row["recorded_at"]),
+        "USER": lambda row: row["user"] or "-",
+        "FROM": lambda row: " ".join(filter(None, (row["channel"], row["address"]))) or "-",
+        "WHAT": "verb",
+        "SUBJECT": lambda row: f"{row['subject_kind'].replace('_', ' ')} {row['subject']}".rstrip(),
+        "FIELDS": _fields,
+    },
+)

@@ -18,10 +18,7 @@ from pydantic import Field
 from sqlalchemy.exc import DBAPIError
 
 from turnstile.common.broker.errors import BrokerUnavailable
-from turnstile.common.cli import (
-    CommandFailed,
-    with_options,
-)
+from turnstile.common.cli import CommandFailed, bad_input, with_options
 from turnstile.common.database import CONNECTION_ERRORS
 from turnstile.common.domain.errors import TurnstileError
 from turnstile.common.exit_codes import ExitCode
@@ -32,7 +29,8 @@ from turnstile.executor.backup.broker import requests_waiting
 from turnstile.executor.backup.export import export as export_database
 from turnstile.executor.backup.restored import Label, RestoreOptions
 from turnstile.executor.backup.restored import restore_check as check_restored
-from turnstile.executor.cli.confirmation import YesOption, confirm
+from turnstile.executor.cli.arguments import argument, option
+from turnstile.executor.cli.confirmation import DryRunOption, YesOption, confirm
 from turnstile.executor.cli.documents import ExportedFile
 from turnstile.executor.cli.output import JsonOption, print_json, print_line, warn
 from turnstile.executor.settings import ExecutorSettings
@@ -65,7 +63,7 @@ class BackupSettings(ExecutorSettings):
 @with_options(BackupSettings, functools.partial(read_settings, BackupSettings), only=_ONLY)
 def export(
     settings: BackupSettings,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="File to create; it must not exist.")],
+    file: Annotated[Path, argument("FILE", "File to create; it must not exist.")],
     as_json: JsonOption = False,
 ) -> None:
     """Write a backup of the database to a file, while everything runs.
@@ -75,7 +73,7 @@ def export(
     """
     url = settings.database_url.get_secret_value()
     if file.exists():
-        raise CommandFailed(f"{file}: exists already; name a new file", exit_code=ExitCode.USAGE)
+        raise bad_input(f"{file}: exists already; name a new file")
     state = _run(url, export_database(url, file, postgresql_bin=settings.postgresql_bin))
     size = file.stat().st_size
     if not as_json:
@@ -105,13 +103,9 @@ def restore_check(
     *,
     source: Annotated[
         Path | None,
-        typer.Option(
-            "--from", metavar="FILE", help="First restore this file into the database, which must be empty."
-        ),
+        option("FILE", "First restore this file into the database, which must be empty.", "--from"),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")
-    ] = False,
+    dry_run: DryRunOption = False,
     restored: Annotated[
         bool,
         typer.Option(
@@ -122,12 +116,12 @@ def restore_check(
     ] = False,
     first_id: Annotated[
         int | None,
-        typer.Option(
-            metavar="ID",
+        option(
+            "ID",
+            "Next id of an execution, above every id that was ever assigned. [default: 10,000 for each "
+            "second since the newest execution of the copy]",
             min=1,
             show_default=False,
-            help="Next id of an execution, above every id that was ever assigned. [default: 10,000 for each "
-            "second since the newest execution of the copy]",
         ),
     ] = None,
     yes: YesOption = False,
@@ -141,7 +135,7 @@ def restore_check(
     A terminal prompts for confirmation before the first change; without one, --yes is needed.
     """
     if source is not None and not source.is_file():
-        raise CommandFailed(f"--from: {source}: no such file", exit_code=ExitCode.USAGE)
+        raise bad_input(f"--from: {source}: no such file")
     configure_logging(level="WARNING", form=settings.log_format)
     url = settings.database_url.get_secret_value()
     options = RestoreOptions(
@@ -172,17 +166,16 @@ def _run(url: str, work: Coroutine[None, None, T]) -> T:
     except BrokerUnavailable as error:
         raise CommandFailed(f"TURNSTILE_AMQP_URL: {error}", exit_code=ExitCode.UNREACHABLE) from None
     except (TurnstileError, CommandError) as error:
-        raise CommandFailed(str(error), exit_code=ExitCode.FAILED) from None
+        raise CommandFailed(str(error)) from None
     except (DBAPIError, asyncpg.PostgresError, *CONNECTION_ERRORS) as error:
         if isinstance(error, OSError) and error.filename:
-            raise CommandFailed(f"{error.filename}: {error.strerror}", exit_code=ExitCode.USAGE) from None
+            raise bad_input(f"{error.filename}: {error.strerror}") from None
         driver_error = error.orig if isinstance(error, DBAPIError) else error
         reason = str(driver_error) or type(error).__name__
         # asyncpg's errors and SQLAlchemy's wrappers of them both have a `sqlstate`.
         if getattr(driver_error, "sqlstate", None) == _INSUFFICIENT_PRIVILEGE:
             raise CommandFailed(
-                f"TURNSTILE_DATABASE_URL: {reason}; connect as the owner of the tables",
-                exit_code=ExitCode.FAILED,
+                f"TURNSTILE_DATABASE_URL: {reason}; connect as the owner of the tables"
             ) from None
         raise CommandFailed(
             f"TURNSTILE_DATABASE_URL: {shown_url(url)}: {reason}", exit_code=ExitCode.UNREACHABLE

@@ -6,39 +6,30 @@ changes, so a retry is a new execution.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any, Final
 from uuid import uuid4
 
 import typer
 
+from turnstile.common.cli import bad_input
 from turnstile.common.exit_codes import ExitCode
-from turnstile.executor.cli.arguments import bad_input, encode, execution_id, with_filter
-from turnstile.executor.cli.client import Api, Json, with_api
-from turnstile.executor.cli.confirmation import YesOption, confirm
+from turnstile.executor.cli.arguments import EXECUTION, argument, encode, given, option, with_filter
+from turnstile.executor.cli.client import Api, ApiUnreachable, Json, with_api
+from turnstile.executor.cli.confirmation import DryRunOption, YesOption, confirm, listed
 from turnstile.executor.cli.documents import BulkTotal
 from turnstile.executor.cli.output import JsonOption, for_each, print_json, print_line, progress, warn
-from turnstile.executor.cli.pagination import change_matching
+from turnstile.executor.cli.selections import by_ids
 from turnstile.executor.cli.submit import acceptance
 
-_IDS_MAX: Final = 10
 _WARNINGS_MAX: Final = 20
 _BATCH_MAX: Final = 1000
 
 IdsArgument = Annotated[
-    list[int] | None,
-    typer.Argument(
-        metavar="ID", parser=execution_id, help="Execution ids, like 4711, unless a filter is given."
-    ),
-]
-DryRunOption = Annotated[
-    bool,
-    typer.Option("--dry-run", help="Show what would be changed and what is left out; change nothing."),
+    list[int] | None, argument(EXECUTION, "Execution ids, like 4711, unless a filter is given.")
 ]
 LimitOption = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="NUMBER", help="Maximum number of executions for a filter. Default: all."),
+    int | None, option("NUMBER", "Maximum number of executions for a filter. Default: all.", min=1)
 ]
 
 
@@ -48,9 +39,7 @@ def cancel(
     api: Api,
     *,
     execution_ids: IdsArgument = None,
-    reason: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Reason, stored with the execution.")
-    ] = None,
+    reason: Annotated[str | None, option("TEXT", "Reason, stored with the execution.")] = None,
     matching: dict[str, Any],
     dry_run: DryRunOption = False,
     limit: LimitOption = None,
@@ -66,23 +55,21 @@ def cancel(
 
     With a filter, a terminal prompts for confirmation; without a terminal, --yes is needed.
     """
-    options = {} if reason is None else {"reason": reason}
-    by_id = _is_by_id("cancel", execution_ids, matching)
-    if by_id and dry_run:
-        _show_plan(api, "cancel", execution_ids or (), as_json=as_json)
-    elif by_id:
-        body = encode(options)
-        for_each(
-            execution_ids or (),
-            lambda i: api.post(f"/executions/{i}/cancel", body),
-            _cancelled,
-            as_json=as_json,
-        )
-    else:
-        change = partial(change_matching, api, "cancel", key=None, limit=limit)
-        _change_all(
-            "cancel", change, {"filter": matching, **options}, dry_run=dry_run, yes=yes, as_json=as_json
-        )
+    options = given(reason=reason)
+    body = encode(options)
+    _change(
+        api,
+        "cancel",
+        execution_ids,
+        {"filter": matching, **options},
+        change=lambda i: api.post(f"/executions/{i}/cancel", body),
+        changed=_cancelled,
+        destroys="a cancel by filter ends executions for good",
+        dry_run=dry_run,
+        limit=limit,
+        yes=yes,
+        as_json=as_json,
+    )
 
 
 @with_api
@@ -92,8 +79,7 @@ def retry(
     *,
     execution_ids: IdsArgument = None,
     idempotency_key: Annotated[
-        str | None,
-        typer.Option(metavar="KEY", help="A second retry with the same key returns the first one."),
+        str | None, option("KEY", "A second retry with the same key returns the first one.")
     ] = None,
     matching: dict[str, Any],
     dry_run: DryRunOption = False,
@@ -108,40 +94,21 @@ def retry(
     executor retry --action reports.render --status failed --dry-run
     """
     key = idempotency_key or str(uuid4())
-    by_id = _is_by_id("retry", execution_ids, matching)
-    if by_id and dry_run:
-        _show_plan(api, "retry", execution_ids or (), as_json=as_json)
-    elif by_id:
-        for_each(
-            execution_ids or (),
-            lambda i: api.post(f"/executions/{i}/retry", key=f"{key}/{i}"),
-            _retried,
-            as_json=as_json,
-        )
-    else:
-        change = partial(change_matching, api, "retry", key=key, limit=limit)
-        _change_all("retry", change, {"filter": matching}, dry_run=dry_run, yes=yes, as_json=as_json)
-
-
-def _is_by_id(verb: str, ids: Sequence[int] | None, matching: dict[str, Any]) -> bool:
-    if ids and matching:
-        raise bad_input("give ids or a filter, not both")
-    if not (ids or matching):
-        raise bad_input(
-            f"give ids, like 'executor {verb} 4711', or a filter, like 'executor {verb} --action "
-            "reports.render --dry-run'"
-        )
-    return bool(ids)
-
-
-def _show_plan(api: Api, verb: str, ids: Sequence[int], *, as_json: bool) -> None:
-    batches = [ids[start : start + _BATCH_MAX] for start in range(0, len(ids), _BATCH_MAX)]
-    pages = (api.post(f"/executions/{verb}", encode({"ids": [*batch], "dry_run": True})) for batch in batches)
-    planned = _summed(pages)
-    if as_json:
-        print_json(BulkTotal(**planned))
-    else:
-        _print(verb, planned)
+    _change(
+        api,
+        "retry",
+        execution_ids,
+        {"filter": matching},
+        change=lambda i: api.post(f"/executions/{i}/retry", key=f"{key}/{i}"),
+        changed=_retried,
+        # A retry only adds executions.
+        destroys=None,
+        key=key,
+        dry_run=dry_run,
+        limit=limit,
+        yes=yes,
+        as_json=as_json,
+    )
 
 
 def _cancelled(requested: int, execution: Json) -> str:
@@ -154,27 +121,74 @@ def _retried(requested: int, accepted: Json) -> str:
     return f"Retried {requested} as {accepted['id']}: {acceptance(accepted)}"
 
 
-def _change_all(
-    verb: str, change: Any, body: dict[str, Any], *, dry_run: bool, yes: bool, as_json: bool
+def change_matching(
+    api: Api, verb: str, body: dict[str, Any], *, key: str | None, limit: int | None
+) -> Iterator[Json]:
+    """POST `body` to `/executions/{verb}` until its filter matches nothing more, or `limit` is reached.
+
+    Raises ApiUnreachable with how many were changed before, and how to repeat the command safely.
+    """
+    cursor, matched, changed = None, 0, 0
+    while limit is None or matched < limit:
+        batch_max = _BATCH_MAX if limit is None else min(_BATCH_MAX, limit - matched)
+        batch = {**body, "limit": batch_max, "cursor": cursor}
+        try:
+            page = api.post(f"/executions/{verb}", encode(batch), key=key)
+        except ApiUnreachable as error:
+            same_key = "" if key is None else f" with --idempotency-key {key}, so that nothing is repeated"
+            raise ApiUnreachable(
+                f"{error.message}\n{changed} executions were changed before; run the command again{same_key}"
+            ) from None
+        yield page
+        matched, changed = matched + page["matched"], changed + page["changed"]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            return
+
+
+def _change(
+    api: Api,
+    verb: str,
+    ids: Sequence[int] | None,
+    body: dict[str, Any],
+    *,
+    change: Callable[[int], Json],
+    changed: Callable[[int, Json], str],
+    destroys: str | None,
+    key: str | None = None,
+    dry_run: bool,
+    limit: int | None,
+    yes: bool,
+    as_json: bool,
 ) -> None:
-    def total(*, dry_run: bool) -> dict[str, Any]:
-        with progress(verb, total=None) as advance:
-            return _summed(change({**body, "dry_run": dry_run}, on_matched=advance))
+    if bool(ids) == bool(body["filter"]):
+        raise bad_input(
+            "give ids or a filter, not both"
+            if ids
+            else f"give ids, like 'executor {verb} 4711', or a filter, like 'executor {verb} --action "
+            "reports.render --dry-run'"
+        )
+    if ids and not dry_run:
+        for_each(ids, change, changed, as_json=as_json)
+        return
+
+    def pages(*, dry_run: bool) -> Iterable[Json]:
+        if not ids:
+            return change_matching(api, verb, {**body, "dry_run": dry_run}, key=key, limit=limit)
+        return (api.post(f"/executions/{verb}", encode({**each, "dry_run": True})) for each in by_ids(ids))
 
     if not dry_run:
-        # A retry only adds executions.
-        destroys = "a cancel by filter ends executions for good" if verb == "cancel" else None
-        confirm(lambda: _question(verb, total(dry_run=True)), yes=yes, destroys=destroys)
-    result = total(dry_run=dry_run)
+        confirm(lambda: _question(verb, _summed(verb, pages(dry_run=True))), yes=yes, destroys=destroys)
+    result = _summed(verb, pages(dry_run=dry_run))
     if as_json:
         print_json(BulkTotal(**result))
     else:
         _print(verb, result)
-    if any("problem" in item and item["problem"] is not None for item in result["items"]):
+    if any(item.get("problem") is not None for item in result["items"]):
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _summed(pages: Iterable[Json]) -> dict[str, Any]:
+def _summed(verb: str, pages: Iterable[Json]) -> dict[str, Any]:
     total: dict[str, Any] = {
         "dry_run": False,
         "matched": 0,
@@ -184,14 +198,13 @@ def _summed(pages: Iterable[Json]) -> dict[str, Any]:
         "left_out_is_partial": False,
         "next_cursor": None,
     }
-    for page in pages:
-        total["matched"] += page["matched"]
-        total["changed"] += page["changed"]
-        total["items"] += page["items"]
-        # An executor of the previous version does not say what is left out.
-        total["left_out"] += page.get("left_out", [])
-        total["left_out_is_partial"] |= page.get("left_out_is_partial", False)
-        total["dry_run"], total["next_cursor"] = page["dry_run"], page["next_cursor"]
+    with progress(verb, total=None) as advance:
+        for page in pages:
+            advance(page["matched"])
+            for name in ("matched", "changed", "items", "left_out"):
+                total[name] += page[name]
+            total["left_out_is_partial"] |= page["left_out_is_partial"]
+            total["dry_run"], total["next_cursor"] = page["dry_run"], page["next_cursor"]
     return total
 
 
@@ -208,14 +221,12 @@ def _print(verb: str, total: dict[str, Any]) -> None:
     if not total["matched"]:
         print_line("No matching executions" if not total["left_out"] else f"Nothing to {verb}")
         return
-    ids = [str(item["id"]) for item in total["items"]]
-    more = "" if len(ids) <= _IDS_MAX else f" and {len(ids) - _IDS_MAX} more"
-    listed = ", ".join(ids[:_IDS_MAX]) + more
+    ids = listed([str(item["id"]) for item in total["items"]])
     if total["dry_run"]:
-        print_line(f"Would {verb} {total['matched']} ({_statuses(total)}): {listed}")
+        print_line(f"Would {verb} {total['matched']} ({_statuses(total)}): {ids}")
     else:
         done = {"cancel": "Cancellation requested", "retry": "Retried"}[verb]
-        print_line(f"{done}: {total['changed']} of {total['matched']} (now {_statuses(total)}): {listed}")
+        print_line(f"{done}: {total['changed']} of {total['matched']} (now {_statuses(total)}): {ids}")
     refused = [item for item in total["items"] if item.get("problem") is not None]
     for item in refused[:_WARNINGS_MAX]:
         warn(f"{item['id']}: {item['problem']['code']}: {item['problem']['detail']}")

@@ -19,11 +19,7 @@ from pydantic import BaseModel, Field, SecretStr
 
 from turnstile.common.api_token import CA_FILE, TOKEN, TOKEN_FILE
 from turnstile.common.api_token import api_token as token_in
-from turnstile.common.cli import (
-    ENVIRONMENT_ONLY,
-    CommandFailed,
-    with_options,
-)
+from turnstile.common.cli import ENVIRONMENT_ONLY, CommandFailed, bad_input, with_options
 from turnstile.common.domain.errors import Code
 from turnstile.common.exit_codes import ExitCode
 from turnstile.common.nearest import did_you_mean
@@ -102,10 +98,7 @@ class Api:
         self._url = url.rstrip("/")
         self._http = httpx.Client(
             base_url=self._url + _PREFIX,
-            headers={
-                CHANNEL_HEADER: "cli",
-                **({"Authorization": f"Bearer {token}"} if token else {}),
-            },
+            headers={CHANNEL_HEADER: "cli", **({"Authorization": f"Bearer {token}"} if token else {})},
             timeout=_TIMEOUT,
             verify=True if trust is None else trust,
             # HTTP_PROXY does not apply to loopback.
@@ -143,16 +136,7 @@ class Api:
         condition = {} if if_match is None else {b"If-Match": if_match.encode()}
         return self._request("PATCH", path, content=body, headers={**_JSON, **condition})
 
-    def patch_or_put(self, path: str, body: bytes) -> tuple[Json, bool]:
-        """Send PATCH, or PUT where nothing is at this path yet, and return whether that is so."""
-        try:
-            return self.patch(path, body), False
-        except ApiRefused as refusal:
-            if refusal.code != Code.NOT_FOUND:
-                raise
-            return self.put(path, body), True
-
-    def delete(self, path: str, query: Mapping[str, str]) -> Json:
+    def delete(self, path: str, query: Mapping[str, str] | None = None) -> Json:
         """Send DELETE."""
         return self._request("DELETE", path, params=query)
 
@@ -167,11 +151,10 @@ class Api:
         try:
             return self._http.request(method, path, **request)
         except UnicodeEncodeError:
-            raise CommandFailed("the arguments are not valid UTF-8", exit_code=ExitCode.USAGE) from None
+            raise bad_input("the arguments are not valid UTF-8") from None
         except UnicodeError:
-            raise CommandFailed(
-                "TURNSTILE_API_URL: invalid host name; expected a URL like http://127.0.0.1:8000",
-                exit_code=ExitCode.USAGE,
+            raise bad_input(
+                "TURNSTILE_API_URL: invalid host name; expected a URL like http://127.0.0.1:8000"
             ) from None
         except httpx.HTTPError as error:
             reason = with_tls_hint(str(error), authority=CA_FILE) or type(error).__name__
@@ -227,15 +210,13 @@ def connect(
     try:
         token = token_in({TOKEN: api_token or "", TOKEN_FILE: api_token_file or ""}) or ""
     except ValueError as error:
-        raise CommandFailed(str(error), exit_code=ExitCode.USAGE) from None
+        raise bad_input(str(error)) from None
     if not is_api_url(url):
-        raise CommandFailed(f"TURNSTILE_API_URL: {INVALID_API_URL}", exit_code=ExitCode.USAGE)
+        raise bad_input(f"TURNSTILE_API_URL: {INVALID_API_URL}")
     try:
         return Api(url, token, trust=_trust(api_ca_file))
     except (ValueError, ImportError, httpx.InvalidURL) as error:
-        raise CommandFailed(
-            f"TURNSTILE_API_URL or a proxy setting: {error}", exit_code=ExitCode.USAGE
-        ) from None
+        raise bad_input(f"TURNSTILE_API_URL or a proxy setting: {error}") from None
 
 
 def with_api(command: Callable[Concatenate[Api, Rest], None]) -> Callable[..., None]:
@@ -277,5 +258,5 @@ def _trust(ca_file: str | None) -> ssl.SSLContext | None:
     try:
         check_authority({CA_FILE: ca_file}, CA_FILE)
     except ValueError as error:
-        raise CommandFailed(str(error), exit_code=ExitCode.USAGE) from None
+        raise bad_input(str(error)) from None
     return ssl.create_default_context(cafile=ca_file)

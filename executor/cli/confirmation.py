@@ -1,4 +1,4 @@
-"""The confirmation of commands that destroy something: a prompt on a terminal, `--yes` everywhere else.
+"""Changes that are asked for: a prompt on a terminal, `--yes` everywhere else, and a report per subject.
 
 In: what would be done, as a question. Out: agreement, or an error with exit code 2 before the first change:
 a script, a pipe or cron destroys nothing without `--yes`.
@@ -6,18 +6,21 @@ a script, a pipe or cron destroys nothing without `--yes`.
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import typer
 
-from turnstile.executor.cli.arguments import bad_input, is_interactive
+from turnstile.common.cli import bad_input
+from turnstile.executor.cli.arguments import is_interactive
+from turnstile.executor.cli.output import for_each
+
+T = TypeVar("T")
+Known = TypeVar("Known")
+Result = TypeVar("Result")
 
 _LISTED_MAX: Final = 10
 
-YesOption = Annotated[
-    bool,
-    typer.Option("--yes", "-y", help="Do not prompt for confirmation."),
-]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not prompt for confirmation.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
 
 
@@ -47,32 +50,33 @@ def confirm(question: Callable[[], str | None], *, yes: bool, destroys: str | No
         raise bad_input("aborted; nothing was changed")
 
 
-def confirm_counted(
-    count: Callable[[], int], question: Callable[[int], str], *, yes: bool, destroys: str
-) -> int | None:
-    """Return the number that the user agreed to; raises CommandFailed without agreement.
+def change_named(
+    subjects: Sequence[T],
+    *,
+    read: Callable[[T], Known],
+    plan: Callable[[T, Known], str],
+    asks: str,
+    destroys: str,
+    names: Callable[[], Sequence[str]] | None = None,
+    change: Callable[[T], Result],
+    changed: Callable[[T, Result], str],
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Change each subject after agreement, or with `dry_run` show what would be done; report each subject.
 
-    `count` is called only where a user can answer. None: there was no question, as with `yes`. 0: there is
-    nothing to change.
+    `asks` is the question without the names, like "Delete the resources". `names` returns what the question
+    calls the subjects, and is called only where a user can answer. `read` returns what is known of a subject
+    as JSON that says `dry_run`, and changes nothing.
     """
-    confirmed: int | None = None
-
-    def asked() -> str | None:
-        nonlocal confirmed
-        confirmed = count()
-        return question(confirmed) if confirmed else None
-
-    confirm(asked, yes=yes, destroys=destroys)
-    return confirmed
-
-
-def confirm_named(named: Callable[[], Sequence[str]], *, asks: str, destroys: str, yes: bool) -> None:
-    """Return if the user agrees to what a command does with each subject; raises CommandFailed if not.
-
-    `named` returns what the question calls them, and is called only where a user can answer. `asks` is the
-    question without these names, like "Delete the resources".
-    """
-    confirm(lambda: f"{asks} {listed(named())}?", yes=yes, destroys=destroys)
+    if dry_run:
+        for_each(subjects, read, plan, as_json=as_json)
+        return
+    confirm(
+        lambda: f"{asks} {listed(names() if names else [*map(str, subjects)])}?", yes=yes, destroys=destroys
+    )
+    for_each(subjects, change, changed, as_json=as_json)
 
 
 def listed(names: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from rich.console import Console
 from turnstile.common.cli import CommandFailed
 from turnstile.common.domain.states import TERMINAL, Status
 from turnstile.common.exit_codes import ExitCode
-from turnstile.executor.cli.arguments import ExecutionIdArgument, duration, with_filter
+from turnstile.executor.cli.arguments import DURATION, ExecutionIdArgument, argument, option, with_filter
 from turnstile.executor.cli.client import Api, ApiRefused, ApiUnreachable, Json, OutageRetry, with_api
 from turnstile.executor.cli.execution_view import (
     ATTEMPT_COLUMNS,
@@ -25,17 +25,19 @@ from turnstile.executor.cli.execution_view import (
     waiting_sentence,
 )
 from turnstile.executor.cli.output import (
+    CursorOption,
     JsonOption,
+    Listing,
+    limit_of,
     plain,
     print_fields,
     print_json,
     print_line,
-    print_table,
+    print_more,
     print_text,
     show,
     warn,
 )
-from turnstile.executor.cli.pagination import CursorOption, limit_of, print_page, read_pages
 
 EXIT_CODES: Final = {
     Status.COMPLETED: ExitCode.OK,
@@ -46,6 +48,7 @@ EXIT_CODES: Final = {
     Status.ABANDONED: ExitCode.WATCHED_ABANDONED,
 }
 """Exit codes of `watch`; the others mean what they mean for all commands."""
+_LIST: Final = Listing(path="/executions", empty="No executions", columns=LIST_COLUMNS)
 _INTERVAL_SECONDS: Final = 0.5
 _TRACEBACK: Final = re.compile(
     r"^ *\+? *(?:Exception Group )?Traceback \(most recent call last\):", re.MULTILINE
@@ -64,8 +67,7 @@ def get(api: Api, execution_id: ExecutionIdArgument, as_json: JsonOption = False
 def submission(
     api: Api,
     request_id: Annotated[
-        UUID,
-        typer.Argument(metavar="REQUEST_ID", help="Request id that turnstile.submit or submit_in returned."),
+        UUID, argument("REQUEST_ID", "Request id that turnstile.submit or submit_in returned.")
     ],
     as_json: JsonOption = False,
 ) -> None:
@@ -80,7 +82,7 @@ def list_executions(
     *,
     matching: dict[str, Any],
     idempotency_key: Annotated[
-        str | None, typer.Option(help="Only the executions with this idempotency key.", metavar="KEY")
+        str | None, option("KEY", "Only the executions with this idempotency key.")
     ] = None,
     limit: Annotated[int, limit_of("executions", 100_000)] = 50,
     cursor: CursorOption = None,
@@ -89,8 +91,7 @@ def list_executions(
     """List executions, newest first."""
     metadata = [f"{name}:{value}" for name, value in matching.get("metadata", {}).items()]
     query = {**matching, "metadata": metadata or None, "idempotency_key": idempotency_key}
-    found = read_pages(api, "/executions", query, limit=limit, cursor=cursor)
-    print_page(found, LIST_COLUMNS, empty="No executions", limit=limit, as_json=as_json)
+    _LIST.print_page(api, query, limit=limit, cursor=cursor, as_json=as_json)
 
 
 @with_api
@@ -99,10 +100,7 @@ def watch(
     execution_id: ExecutionIdArgument,
     logs: Annotated[bool, typer.Option("--logs", help="Print its logs too.")] = False,
     timeout: Annotated[
-        float | None,
-        typer.Option(
-            parser=duration, metavar="DURATION", help="Stop watching after this duration; exit code 4."
-        ),
+        float | None, option(DURATION, "Stop watching after this duration; exit code 4.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -148,9 +146,7 @@ def logs(
         bool,
         typer.Option("--follow", "-f", help="Continue until the execution ends; the delay is about 1 s."),
     ] = False,
-    attempt: Annotated[
-        int | None, typer.Option(min=1, max=2**31 - 1, metavar="NUMBER", help="Only this attempt.")
-    ] = None,
+    attempt: Annotated[int | None, option("NUMBER", "Only this attempt.", min=1, max=2**31 - 1)] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print the logs of an execution.
@@ -171,16 +167,9 @@ def logs(
 def print_execution(execution: Json) -> None:
     """Print an execution and its attempts as tables."""
     print_fields(fields(execution))
-    if execution["attempts"]:
-        print_line("")
-        print_table(ATTEMPT_COLUMNS, execution["attempts"], empty="")
-    if execution.get("gates"):
-        print_line("")
-        print_table(
-            GATE_COLUMNS,
-            gate_rows(execution["gates"], has_ended=execution["completed_at"] is not None),
-            empty="",
-        )
+    print_more(ATTEMPT_COLUMNS, execution["attempts"])
+    if gates := execution.get("gates"):
+        print_more(GATE_COLUMNS, gate_rows(gates, has_ended=execution["completed_at"] is not None))
 
 
 class LogReader:

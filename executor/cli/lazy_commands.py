@@ -10,8 +10,8 @@ import typer
 from typer.core import TyperCommand
 from typer.main import get_command
 
-from turnstile.common.cli import CommandFailed, CommandGroup, command_line
-from turnstile.common.exit_codes import ExitCode
+from turnstile.common import needs_extra
+from turnstile.common.cli import CommandGroup, bad_input, command_line
 
 
 class LazyCommand(NamedTuple):
@@ -20,8 +20,8 @@ class LazyCommand(NamedTuple):
     target: str
     """`package.module:attribute`: a function or a `Typer` application."""
     summary: str
-    remedy: str = ""
-    """What to do where the module is not installed."""
+    extra: str = ""
+    """The extra that installs the packages of the module; empty: those of its group are enough."""
 
 
 class _Placeholder(TyperCommand):
@@ -30,17 +30,12 @@ class _Placeholder(TyperCommand):
     def __init__(self, name: str, lazy: LazyCommand) -> None:
         super().__init__(name, help=lazy.summary)
         self._lazy = lazy
+        self.extra = lazy.extra
 
     def load(self) -> Any:
         """Import the command."""
         module, _, attribute = self._lazy.target.partition(":")
-        try:
-            found = getattr(import_module(module), attribute)
-        except ModuleNotFoundError as error:
-            if not self._lazy.remedy:
-                raise
-            message = f"{self.name} is not part of this installation; {self._lazy.remedy}"
-            raise CommandFailed(f"{message} ({error.name} is missing)", exit_code=ExitCode.USAGE) from None
+        found = getattr(import_module(module), attribute)
         if not isinstance(found, typer.Typer):
             single = command_line(self._lazy.summary)
             single.command(self.name)(found)
@@ -59,12 +54,16 @@ class LazyCommandGroup(CommandGroup):
             self.add_command(_Placeholder(name, lazy))
 
     def loaded(self, ctx: Any, command: Any) -> Any:
-        """Import the command that is called."""
-        if isinstance(command, _Placeholder):
-            try:
-                return command.load()
-            except CommandFailed:
-                # A shell that completes a command line shows no errors.
-                if not ctx.resilient_parsing:
-                    raise
-        return command
+        """Import the command that is called; raises CommandFailed where its packages are missing."""
+        if not isinstance(command, _Placeholder):
+            return command
+        try:
+            return command.load()
+        except ModuleNotFoundError as error:
+            # A shell that completes a command line shows no errors.
+            if ctx.resilient_parsing:
+                return command
+            if not command.extra:
+                raise
+            sentence = needs_extra(f"`{ctx.command_path} {command.name}`", command.extra)
+            raise bad_input(f"{sentence} ({error.name} is missing)") from None

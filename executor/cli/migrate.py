@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Annotated, Final
 
 import asyncpg
-import typer
 from alembic.util import CommandError
 from sqlalchemy.exc import DBAPIError
 
@@ -20,7 +19,7 @@ from turnstile.common.exit_codes import ExitCode
 from turnstile.common.settings import DatabaseSettings, read_settings
 from turnstile.common.telemetry.logs import Episodes, configure_logging
 from turnstile.common.urls import shown_url
-from turnstile.executor.cli.arguments import duration
+from turnstile.executor.cli.arguments import DURATION, option
 from turnstile.migrations.run import DatabaseUnsuited, MigrationBlocked
 from turnstile.migrations.run import migrate as run_migrations
 
@@ -39,11 +38,10 @@ def migrate(
     settings: DatabaseSettings,
     wait: Annotated[
         float,
-        typer.Option(
-            parser=duration,
-            metavar="DURATION",
+        option(
+            DURATION,
+            "Timeout for reaching the database, and then for its locks. [default: 60s]",
             show_default=False,
-            help="Timeout for reaching the database, and then for its locks. [default: 60s]",
         ),
     ] = 60.0,
 ) -> None:
@@ -100,8 +98,7 @@ async def _migrate_once(url: str, *, wait_seconds: float) -> BaseException | Non
     except CommandError as error:
         raise CommandFailed(
             f"the migration failed: {error}: the database is newer than this version; "
-            "use the version that migrated it, or a later one",
-            exit_code=ExitCode.FAILED,
+            "use the version that migrated it, or a later one"
         ) from error
     return None
 
@@ -111,8 +108,7 @@ def _blocked(error: Exception, pids: Sequence[int]) -> CommandFailed:
     terminate = f" or terminate them ({statements})," if statements else ""
     return CommandFailed(
         f"the migration failed: other sessions hold the locks it needs: {error}; nothing was changed; "
-        f"wait until they end,{terminate} and run it again; --wait 10m waits longer",
-        exit_code=ExitCode.FAILED,
+        f"wait until they end,{terminate} and run it again; --wait 10m waits longer"
     )
 
 
@@ -120,4 +116,4 @@ def _migration_failed(error: BaseException | None) -> CommandFailed:
     # asyncpg's errors and SQLAlchemy's wrappers of them both have a `sqlstate`.
     is_refused = getattr(error, "sqlstate", None) == _INSUFFICIENT_PRIVILEGE
     remedy = "; run it as the role that owns the tables and functions" if is_refused else ""
-    return CommandFailed(f"the migration failed: {error}{remedy}", exit_code=ExitCode.FAILED)
+    return CommandFailed(f"the migration failed: {error}{remedy}")

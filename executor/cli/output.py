@@ -1,4 +1,4 @@
-"""The output of commands: tables, JSON for scripts, warnings and progress on stderr.
+"""The output of commands: tables, lists by page, JSON for scripts, warnings and progress on stderr.
 
 Values are printed as plain text: markup, control characters and invisible characters are escaped, so that the
 parameters of an execution can neither control a terminal nor imitate other output.
@@ -8,8 +8,9 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Final, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import typer
 from rich.console import Console
@@ -18,9 +19,12 @@ from rich.table import Table
 from rich.text import Text
 
 from turnstile.common.cli import print_json as print_json  # noqa: PLC0414  (commands import it from here)
+from turnstile.common.domain.durations import format_duration
 from turnstile.common.exit_codes import ExitCode
 from turnstile.common.redaction import escaped
-from turnstile.executor.cli.client import ApiRefused, Json
+from turnstile.executor.cli.arguments import option
+from turnstile.executor.cli.client import Api, ApiRefused, Json
+from turnstile.executor.cli.documents import ItemPage, Items
 
 T = TypeVar("T")
 Result = TypeVar("Result")
@@ -29,6 +33,20 @@ Columns: TypeAlias = Mapping[str, str | Callable[[Json], object]]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
+_ALL: Final = 1_000_000
+CUT_PAGES_MAX: Final = 20
+"""Pages that the API cut because each had read its maximum number of executions (50,000)."""
+_PAGE_MAX: Final = 1000
+
+
+def limit_of(noun: str, most: int) -> Any:
+    """Return the option for how many items a list may have; each command has its own `most`."""
+    return option("NUMBER", f"Maximum number of {noun}.", min=1, max=most)
+
+
+QueueLimitOption = Annotated[int, limit_of("waiting executions", 1000)]
+CursorOption = Annotated[str | None, option("CURSOR", "Start after the previous page: its `next_cursor`.")]
+_DURATIONS: Final = ("timeout", "ttl", "keep_for", "retry.delay", "retry.max_delay", "rate.per")
 _PIPED_WIDTH: Final = 10_000
 """Tables are not truncated when stdout is a pipe."""
 _STYLES: Final = {
@@ -68,6 +86,13 @@ def print_table(columns: Columns, items: Iterable[Json], *, empty: str) -> None:
         # A row stays one line, also if its values contain line breaks.
         table.add_row(*(_cell(value, keep="") for value in values))
     _print(table if table.rows else Text(empty))
+
+
+def print_more(columns: Columns, items: Iterable[Json]) -> None:
+    """Print a table after an empty line, if it has rows."""
+    if rows := [*items]:
+        print_line("")
+        print_table(columns, rows, empty="")
 
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
@@ -111,6 +136,122 @@ def compact(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+def shown(field: str, value: Any) -> str:
+    """Return the value of a field of an action, resource or pool as it is written in a file."""
+    if value is None:
+        return "none"
+    match field, value:
+        case "rate", {"starts": starts, "per": per}:
+            return f"{starts}/{format_duration(per)}"
+        case "weights", {**weights}:
+            return ", ".join(f"{ref} {weight}" for ref, weight in sorted(weights.items())) or "none"
+        case "uses", [*uses]:
+            return ", ".join(map(_use, uses)) or "none"
+        case _ if field in _DURATIONS:
+            return format_duration(value)
+        case _:
+            return value if isinstance(value, str) else compact(value)
+
+
+def _use(use: Mapping[str, Any]) -> str:
+    units = f" x{use['units']}" if use["units"] != 1 else ""
+    weight = f" weight {use['weight']}" if use["weight"] != 1 else ""
+    return f"{use['resource']}{units}{weight}"
+
+
+def changed_fields(old: Json, new: Json) -> str:
+    """Return what a change did, as old and new values."""
+    return ", ".join(
+        f"{field}: {_value(field, old)} -> {_value(field, new)}" for field in sorted(old.keys() | new.keys())
+    )
+
+
+def _value(field: str, values: Json) -> str:
+    if field not in values:
+        return "-"
+    value = values[field]
+    return compact(value) if isinstance(value, dict) and field != "weights" else shown(field, value)
+
+
+def read_pages(
+    api: Api, path: str, query: Mapping[str, Any], *, limit: int, cursor: str | None = None
+) -> tuple[list[Json], str | None]:
+    """Return at most `limit` items, and the cursor of the rest or None.
+
+    A short page is not necessarily the last one. After `CUT_PAGES_MAX` pages that the API has cut, a warning
+    says how far was searched.
+    """
+    items: list[Json] = []
+    cut_pages = 0
+    while True:
+        page = api.get(path, {**query, "limit": min(limit - len(items), _PAGE_MAX), "cursor": cursor})
+        items += page["items"]
+        cursor = page["next_cursor"]
+        if cursor is None or len(items) >= limit:
+            return items, cursor
+        searched_until = page.get("searched_until")
+        cut_pages += searched_until is not None
+        if cut_pages >= CUT_PAGES_MAX:
+            warn(f"the search was cut: what was created since {searched_until} was searched")
+            return items, cursor
+
+
+def read_all(api: Api, path: str) -> list[Json]:
+    """Return all items of a list that is short enough not to be paginated for the user."""
+    return read_pages(api, path, {}, limit=_ALL)[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """A list of the API, and how it is printed."""
+
+    path: str
+    columns: Columns
+    empty: str
+    """What is printed where the list is empty."""
+    has_cursor: bool = True
+    """Whether the command has the option `--cursor`."""
+
+    def print_all(self, api: Api, *, as_json: bool) -> None:
+        """Print all items of a list that is short enough."""
+        items = read_all(api, self.path)
+        if as_json:
+            print_json(Items(items=items))
+        else:
+            print_table(self.columns, items, empty=self.empty)
+
+    def print_page(
+        self,
+        api: Api,
+        query: Mapping[str, Any] | None = None,
+        *,
+        limit: int,
+        cursor: str | None = None,
+        as_json: bool,
+    ) -> None:
+        """Print at most `limit` items; a warning says how to see the rest."""
+        items, next_cursor = read_pages(api, self.path, query or {}, limit=limit, cursor=cursor)
+        if as_json:
+            print_json(ItemPage(items=items, next_cursor=next_cursor))
+            return
+        print_table(self.columns, items, empty=self.empty)
+        if next_cursor is not None:
+            ways = [f"--limit {limit * 2}"] if len(items) >= limit or not self.has_cursor else []
+            ways += [f"--cursor {next_cursor}"] if self.has_cursor else []
+            warn(f"more available: {', or '.join(ways)}")
+
+
+def print_queue(
+    found: Json, holders: Columns, waiting: Columns, *, no_holders: str, nothing_waits: str
+) -> None:
+    """Print holders and waiting executions of a page of a queue."""
+    print_table(holders, found["holders"], empty=no_holders)
+    print_line("")
+    print_table(waiting, found["items"], empty=nothing_waits)
+    if found["next_cursor"] is not None:
+        warn(f"more available: --cursor {found['next_cursor']}")
+
+
 @contextmanager
 def progress(label: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """Show a progress bar on a terminal; the yielded function advances it."""
@@ -143,16 +284,6 @@ def for_each(
             print_line(sentence(subject, response))
     if refused:
         raise typer.Exit(ExitCode.FAILED)
-
-
-def show_plan(
-    subjects: Iterable[T], read: Callable[[T], Json], sentence: Callable[[T, Json], str], *, as_json: bool
-) -> None:
-    """Print what a command would do with each subject; exit code 1 at the end if one does not exist.
-
-    `read` returns what is known of a subject, and changes nothing.
-    """
-    for_each(subjects, lambda each: Json({**read(each), "dry_run": True}), sentence, as_json=as_json)
 
 
 def console_for_pipes() -> Console:

@@ -3,22 +3,21 @@
 from collections.abc import Iterator
 from typing import Annotated, Final
 
-import typer
-
 from turnstile.common.cli import command_line
-from turnstile.executor.cli.arguments import RefArgument
+from turnstile.executor.cli.arguments import RefArgument, option
 from turnstile.executor.cli.client import Api, Json, with_api
 from turnstile.executor.cli.execution_view import status_text
 from turnstile.executor.cli.output import (
     Columns,
+    CursorOption,
     JsonOption,
+    QueueLimitOption,
     instant,
     print_fields,
-    print_line,
-    print_table,
+    print_more,
+    print_queue,
     show,
 )
-from turnstile.executor.cli.pagination import CursorOption, QueueLimitOption, print_queue
 
 _REASONS: Final = {
     "limit": "for a slot",
@@ -62,9 +61,7 @@ def list_queue(
     api: Api,
     ref: RefArgument,
     *,
-    concurrency_key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Only the queue of this key.")
-    ] = None,
+    concurrency_key: Annotated[str | None, option("KEY", "Only the queue of this key.")] = None,
     limit: QueueLimitOption = 50,
     cursor: CursorOption = None,
     as_json: JsonOption = False,
@@ -76,10 +73,8 @@ def list_queue(
 
 def _print_stats(found: Json) -> None:
     print_fields(_fields(found))
-    if found["by_key"]:
-        print_line("")
-        columns = {"KEY": "concurrency_key", "WAITING": "queue_length", "ACTIVE": "active_count"}
-        print_table(columns, found["by_key"], empty="")
+    columns = {"KEY": "concurrency_key", "WAITING": "queue_length", "ACTIVE": "active_count"}
+    print_more(columns, found["by_key"])
 
 
 def _print_queue(found: Json) -> None:
@@ -97,7 +92,7 @@ def _fields(found: Json) -> Iterator[tuple[str, object]]:
     yield "action", found["action_ref"]
     yield "paused", "yes" if found["paused"] else None
     yield "active", f"{found['active_count']}, {'no limit' if limit is None else f'limit {limit}'}"
-    yield "held while waiting", found.get("held_waiting") or None
+    yield "held while waiting", found["held_waiting"] or None
     yield "waiting", found["queue_length"]
     for reason, count in found["waiting"].items():
         yield f"  {_REASONS.get(reason, reason)}", count or None

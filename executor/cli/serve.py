@@ -11,9 +11,8 @@ from typing import Final
 
 import asyncpg
 
-from turnstile.common.cli import CommandFailed, with_options
-from turnstile.common.database import DatabaseHosts
-from turnstile.common.exit_codes import ExitCode
+from turnstile.common.cli import bad_input, with_options
+from turnstile.common.database import CONNECTION_ERRORS, DatabaseHosts
 from turnstile.common.http import listen
 from turnstile.common.known_settings import warn_of_unknown_settings
 from turnstile.common.lifecycle import run_service
@@ -43,11 +42,10 @@ def serve(settings: ExecutorSettings) -> None:
     has_token = not settings.is_exposed() or _has_stored_token(settings.database_url.get_secret_value())
     # Unknown: the service starts, and refuses all requests until it can read the tokens.
     if has_token is False:
-        raise CommandFailed(
+        raise bad_input(
             f"TURNSTILE_API_TOKENS: {settings.http_host} can be reached from other machines, and no token is "
             "set; set one (TURNSTILE_API_TOKENS=...), create one in the database ('executor tokens create "
-            "NAME --role admin --direct'), bind to 127.0.0.1 (TURNSTILE_HTTP_HOST), or add --insecure",
-            exit_code=ExitCode.USAGE,
+            "NAME --role admin --direct'), bind to 127.0.0.1 (TURNSTILE_HTTP_HOST), or add --insecure"
         )
     configure_logging(level=settings.log_level, form=settings.log_format)
     warn_of_unknown_settings(os.environ)
@@ -77,11 +75,5 @@ def _has_stored_token(url: str) -> bool | None:
         return asyncio.run(read())
     except asyncpg.UndefinedTableError:
         return False
-    except (
-        OSError,
-        TimeoutError,
-        asyncpg.PostgresError,
-        asyncpg.InterfaceError,
-        asyncpg.InternalClientError,
-    ):
+    except (asyncpg.PostgresError, *CONNECTION_ERRORS):
         return None

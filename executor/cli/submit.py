@@ -7,27 +7,27 @@ so that the order of the lines is the order of arrival (P2). A rejected line doe
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Annotated, Any, Final
 
 import typer
 from pydantic_core import from_json
 
-from turnstile.common.cli import CommandFailed
+from turnstile.common.cli import CommandFailed, bad_input
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.domain.states import TERMINAL, Status
 from turnstile.common.exit_codes import ExitCode
 from turnstile.common.messages import ExecutionRequested
 from turnstile.common.requests import read_model
 from turnstile.executor.cli.arguments import (
-    bad_input,
-    duration,
+    DURATION,
+    INSTANT,
+    PRIORITY,
+    argument,
     encode,
-    instant_text,
-    piped_in,
-    priority_number,
+    given,
+    opened,
+    option,
     read_assignments,
     read_parameters,
 )
@@ -73,79 +73,50 @@ class Answer:
 def submit(
     api: Api,
     *,
-    action_ref: Annotated[
-        str | None, typer.Argument(metavar="REF", help="Action, like reports.render.")
-    ] = None,
+    action_ref: Annotated[str | None, argument("REF", "Action, like reports.render.")] = None,
     assignments: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="NAME=VALUE",
-            help="Parameters; a value that is valid JSON is parsed. Text that looks like JSON: 'name=\"7\"'.",
+        argument(
+            "NAME=VALUE",
+            "Parameters; a value that is valid JSON is parsed. Text that looks like JSON: 'name=\"7\"'.",
         ),
     ] = None,
     parameters: Annotated[
-        str | None, typer.Option(metavar="JSON|-", help="All parameters as one JSON object; '-': from stdin.")
+        str | None, option("JSON|-", "All parameters as one JSON object; '-': from stdin.")
     ] = None,
     bulk: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE|-",
-            help="Submit one execution per line of a JSON Lines file, in order; '-': from stdin. Other "
+        option(
+            "FILE|-",
+            "Submit one execution per line of a JSON Lines file, in order; '-': from stdin. Other "
             "options are defaults for the lines; the line number is appended to --idempotency-key.",
         ),
     ] = None,
     idempotency_key: Annotated[
-        str | None,
-        typer.Option(metavar="KEY", help="A request with the same key returns the existing execution."),
+        str | None, option("KEY", "A request with the same key returns the existing execution.")
     ] = None,
     concurrency_key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Concurrency key, if the action has submitter_keys.")
+        str | None, option("KEY", "Concurrency key, if the action has submitter_keys.")
     ] = None,
     priority: Annotated[
         int | None,
-        typer.Option(
-            parser=priority_number,
-            metavar="1-5",
-            show_default=False,
-            help="1 goes first, 5 last. [default: 3, or the action's priority_min if larger]",
-        ),
+        option(PRIORITY, "1 goes first, 5 last. [default: 3, or the action's priority_min if larger]"),
     ] = None,
-    run_at: Annotated[
-        str | None,
-        typer.Option(
-            parser=instant_text, metavar="INSTANT", help="Earliest start, like 2026-11-21T07:30:00Z."
-        ),
-    ] = None,
-    delay: Annotated[
-        float | None,
-        typer.Option(parser=duration, metavar="DURATION", help="Earliest start from its admission, like 5m."),
-    ] = None,
-    timeout: Annotated[
-        float | None, typer.Option(parser=duration, metavar="DURATION", help="Maximum run time, like 5m.")
-    ] = None,
+    run_at: Annotated[str | None, option(INSTANT, "Earliest start, like 2026-11-21T07:30:00Z.")] = None,
+    delay: Annotated[float | None, option(DURATION, "Earliest start from its admission, like 5m.")] = None,
+    timeout: Annotated[float | None, option(DURATION, "Maximum run time, like 5m.")] = None,
     ttl: Annotated[
-        float | None,
-        typer.Option(
-            parser=duration, metavar="DURATION", help="Maximum time in the queue; then the execution expires."
-        ),
+        float | None, option(DURATION, "Maximum time in the queue; then the execution expires.")
     ] = None,
-    callback_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="URL that receives the outcome as a webhook.")
-    ] = None,
+    callback_url: Annotated[str | None, option("URL", "URL that receives the outcome as a webhook.")] = None,
     metadata: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Stored with the execution; repeatable.")
+        list[str] | None, option("NAME=VALUE", "Stored with the execution; repeatable.")
     ] = None,
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait until the execution ends; exit code 1 unless it completed.")
     ] = False,
     wait_timeout: Annotated[
-        float,
-        typer.Option(
-            parser=duration,
-            metavar="DURATION",
-            show_default=False,
-            help="Timeout of --wait; exit code 4 after it. [default: 1h]",
-        ),
+        float, option(DURATION, "Timeout of --wait; exit code 4 after it. [default: 1h]", show_default=False)
     ] = 3600.0,
     as_json: JsonOption = False,
 ) -> None:
@@ -154,28 +125,27 @@ def submit(
     Examples: executor submit reports.render customer_id=7 --wait;
     executor submit reports.render --bulk requests.jsonl
     """
-    options: dict[str, Any] = {
-        "action_ref": action_ref,
-        "parameters": _parameters(parameters, assignments or []),
-        "concurrency_key": concurrency_key,
-        "priority": priority,
-        "run_at": run_at,
-        "delay": delay,
-        "timeout": timeout,
-        "ttl": ttl,
-        "callback_url": callback_url,
-        "metadata": read_assignments(metadata or [], where="--metadata") or None,
-    }
-    given = {name: value for name, value in options.items() if value is not None}
+    fields = given(
+        action_ref=action_ref,
+        parameters=_parameters(parameters, assignments or []),
+        concurrency_key=concurrency_key,
+        priority=priority,
+        run_at=run_at,
+        delay=delay,
+        timeout=timeout,
+        ttl=ttl,
+        callback_url=callback_url,
+        metadata=read_assignments(metadata or [], where="--metadata") or None,
+    )
     waiting_seconds = wait_timeout if wait else None
     if bulk is None:
-        keyed = given if idempotency_key is None else {**given, "idempotency_key": idempotency_key}
+        keyed = {**fields, **given(idempotency_key=idempotency_key)}
         _submit_one(api, keyed, waiting_seconds=waiting_seconds, as_json=as_json)
     elif bulk == parameters == _STDIN:
         raise bad_input("--bulk - and --parameters - cannot both read stdin; give a file or a value for one")
     else:
-        with _opened(bulk) as stream:
-            answers = send(api, read_lines(stream, defaults=given, key=idempotency_key))
+        with opened(bulk, hint="; expected a JSON Lines file, or '-'") as stream:
+            answers = send(api, read_lines(stream, defaults=fields, key=idempotency_key))
             _submit_many(api, answers, waiting_seconds=waiting_seconds, as_json=as_json)
 
 
@@ -331,19 +301,6 @@ def _wait(
             )
         time.sleep(min(interval_seconds, max(deadline - time.monotonic(), 0.0)))
         interval_seconds = min(interval_seconds * _INTERVAL_FACTOR, _INTERVAL_MAX_SECONDS)
-
-
-@contextmanager
-def _opened(path: str) -> Iterator[IO[bytes]]:
-    if path == _STDIN:
-        yield piped_in()
-        return
-    try:
-        stream = Path(path).open("rb")  # noqa: SIM115  (only errors of opening get this message)
-    except OSError as error:
-        raise bad_input(f"--bulk {path}: {error.strerror}; expected a JSON Lines file, or '-'") from None
-    with stream:
-        yield stream
 
 
 def _read_line(number: int, text: bytes, defaults: Mapping[str, Any], key: str | None) -> Line:

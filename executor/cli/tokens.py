@@ -9,11 +9,7 @@ import asyncpg
 import typer
 from pydantic import Field, SecretStr
 
-from turnstile.common.cli import (
-    CommandFailed,
-    command_line,
-    with_options,
-)
+from turnstile.common.cli import CommandFailed, bad_input, command_line, with_options
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Code, Unavailable
 from turnstile.common.exit_codes import ExitCode
@@ -21,35 +17,39 @@ from turnstile.common.settings import DatabaseSettings, read_settings
 from turnstile.common.urls import shown_url
 from turnstile.executor.api_tokens import Role
 from turnstile.executor.callers import DIRECTLY
-from turnstile.executor.cli.arguments import duration, encode, token_id
+from turnstile.executor.cli.arguments import DURATION, TOKEN, argument, encode, given, option
 from turnstile.executor.cli.client import Api, ApiRefused, ApiSettings, Json, connect, with_api
-from turnstile.executor.cli.confirmation import DryRunOption, YesOption, confirm_named
+from turnstile.executor.cli.confirmation import DryRunOption, YesOption, change_named
 from turnstile.executor.cli.output import (
-    Columns,
     JsonOption,
-    for_each,
+    Listing,
     instant,
+    limit_of,
     print_json,
     print_line,
-    show_plan,
+    read_all,
     warn,
 )
-from turnstile.executor.cli.pagination import limit_of, print_page, read_all, read_pages
 from turnstile.executor.queries.schemas import CreatedToken
 from turnstile.executor.stored_tokens import TokenStore
 
 _CONNECT_SECONDS: Final = 10.0
-_COLUMNS: Final[Columns] = {
-    "ID": "id",
-    "NAME": "name",
-    "ROLE": "role",
-    "SCOPE": lambda token: ", ".join(token["scope"] or ["all actions"]),
-    "STATE": "state",
-    "CREATED": lambda token: instant(token["created_at"]),
-    "BY": lambda token: token["created_by"] or "-",
-    "EXPIRES": lambda token: instant(token["expires_at"]) or "never",
-    "LAST USED": lambda token: instant(token["last_used_at"]) or "never",
-}
+_LIST: Final = Listing(
+    path="/tokens",
+    empty="No tokens in the database",
+    columns={
+        "ID": "id",
+        "NAME": "name",
+        "ROLE": "role",
+        "SCOPE": lambda token: ", ".join(token["scope"] or ["all actions"]),
+        "STATE": "state",
+        "CREATED": lambda token: instant(token["created_at"]),
+        "BY": lambda token: token["created_by"] or "-",
+        "EXPIRES": lambda token: instant(token["expires_at"]) or "never",
+        "LAST USED": lambda token: instant(token["last_used_at"]) or "never",
+    },
+    has_cursor=False,
+)
 
 app = command_line("Create, list and revoke API tokens.")
 
@@ -72,32 +72,22 @@ def _target(*, database_url: str | None = None, **given: Any) -> _Target:
 
 def _create(
     target: _Target,
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Name of the owner, as the audit log shows it.")
-    ],
+    name: Annotated[str, argument("NAME", "Name of the owner, as the audit log shows it.")],
     *,
     role: Annotated[
         Literal["read", "submit", "operate", "admin"],
-        typer.Option(
-            metavar="ROLE",
-            help="Permissions: read, submit (also cancel and retry single executions), operate "
+        option(
+            "ROLE",
+            "Permissions: read, submit (also cancel and retry single executions), operate "
             "(everything but tokens), or admin.",
         ),
     ],
     scope: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="PREFIX",
-            help='Only actions whose names begin with this prefix, like "reports."; repeatable.',
-        ),
+        option("PREFIX", 'Only actions whose names begin with this prefix, like "reports."; repeatable.'),
     ] = None,
     expires: Annotated[
-        float | None,
-        typer.Option(
-            parser=duration,
-            metavar="DURATION",
-            help="Time until the token expires, like 90d. Default: it never expires.",
-        ),
+        float | None, option(DURATION, "Time until the token expires, like 90d. Default: it never expires.")
     ] = None,
     direct: Annotated[
         bool,
@@ -115,9 +105,7 @@ def _create(
     one.
     """
     if role == Role.ADMIN.word and scope:
-        raise CommandFailed(
-            "--scope: a token with the role admin is for all actions; omit it", exit_code=ExitCode.USAGE
-        )
+        raise bad_input("--scope: a token with the role admin is for all actions; omit it")
     with closing(target.api) as api:
         if direct:
             url = read_settings(DatabaseSettings, database_url=target.database_url).database_url
@@ -125,8 +113,8 @@ def _create(
                 _create_directly(url.get_secret_value(), name, Role[role.upper()], scope, expires)
             )
         else:
-            body = {"name": name, "role": role, "scope": scope or None, "expires_in": expires}
-            created = api.post("/tokens", encode({k: v for k, v in body.items() if v is not None}))
+            body = given(name=name, role=role, scope=scope or None, expires_in=expires)
+            created = api.post("/tokens", encode(body))
     if as_json:
         print_json(created)
         return
@@ -151,11 +139,10 @@ async def _create_directly(
         ) from None
     except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
         raise CommandFailed(
-            "TURNSTILE_DATABASE_URL: the database has no tokens yet; run 'executor migrate' first",
-            exit_code=ExitCode.FAILED,
+            "TURNSTILE_DATABASE_URL: the database has no tokens yet; run 'executor migrate' first"
         ) from None
     except asyncpg.PostgresError as error:
-        raise CommandFailed(f"TURNSTILE_DATABASE_URL: {error}", exit_code=ExitCode.FAILED) from None
+        raise CommandFailed(f"TURNSTILE_DATABASE_URL: {error}") from None
     finally:
         await database.close()
     return Json(CreatedToken(**row, token=token).model_dump(mode="json"))
@@ -167,25 +154,17 @@ app.command("create")(with_options(_Settings, _target)(_create))
 @app.command("list")
 @with_api
 def list_tokens(
-    api: Api,
-    limit: Annotated[int, limit_of("tokens", 100_000)] = 50,
-    as_json: JsonOption = False,
+    api: Api, limit: Annotated[int, limit_of("tokens", 100_000)] = 50, as_json: JsonOption = False
 ) -> None:
     """List the tokens in the database, newest first, with those that expired or were revoked."""
-    found = read_pages(api, "/tokens", {}, limit=limit)
-    print_page(
-        found, _COLUMNS, empty="No tokens in the database", limit=limit, as_json=as_json, shows_cursor=False
-    )
+    _LIST.print_page(api, limit=limit, as_json=as_json)
 
 
 @app.command()
 @with_api
 def revoke(
     api: Api,
-    token_ids: Annotated[
-        list[int],
-        typer.Argument(metavar="ID", parser=token_id, help="Ids, as in 'executor tokens list'."),
-    ],
+    token_ids: Annotated[list[int], argument(TOKEN, "Ids, as in 'executor tokens list'.")],
     *,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
@@ -196,20 +175,18 @@ def revoke(
     A terminal prompts for confirmation, and warns if the token in use or the last admin is among them;
     without a terminal, --yes is needed. Example: executor tokens revoke 7 --yes
     """
-    if dry_run:
-        known = _known(api, token_ids)
-        show_plan(token_ids, lambda each: _token(known, each), _revocation_plan, as_json=as_json)
-        return
-    confirm_named(
-        lambda: _owners(api, token_ids),
+    known = _known(api, token_ids) if dry_run else {}
+    change_named(
+        token_ids,
+        read=lambda each: Json({**_token(known, each), "dry_run": True}),
+        plan=_revocation_plan,
         asks="Revoke the tokens",
         destroys="a revoked token is refused for good",
+        names=lambda: _owners(api, token_ids),
+        change=lambda each: api.delete(f"/tokens/{each}"),
+        changed=lambda each, token: f"{each}: {token['state']}; it was of {token['name']}",
+        dry_run=dry_run,
         yes=yes,
-    )
-    for_each(
-        token_ids,
-        lambda each: api.delete(f"/tokens/{each}", {}),
-        lambda each, token: f"{each}: {token['state']}; it was of {token['name']}",
         as_json=as_json,
     )
 
@@ -223,13 +200,12 @@ def _known(api: Api, token_ids: Collection[int]) -> dict[int, Json]:
 
 
 def _losses(identity: Json, known: dict[int, Json], token_ids: Collection[int]) -> Iterator[str]:
-    # An executor of an earlier version does not say the id.
-    if (own := identity.get("id")) in token_ids:
+    if (own := identity["id"]) in token_ids:
         yield (
             f"warning: {own} is the token that this command uses: the API refuses it afterwards; set "
             "TURNSTILE_API_TOKEN to another one"
         )
-    has_fixed_admin = identity.get("id") is None and identity["role"] == Role.ADMIN.word
+    has_fixed_admin = own is None and identity["role"] == Role.ADMIN.word
     admins = {each for each, token in known.items() if token["role"] == "admin" and token["state"] == "valid"}
     if admins and admins <= {*token_ids} and not has_fixed_admin:
         yield (

@@ -1,44 +1,44 @@
 """`executor workers list | show | drain`, over the HTTP API."""
 
 from collections.abc import Iterator
-from enum import StrEnum
 from typing import Annotated, Final
 from urllib.parse import quote
 
-import typer
-
 from turnstile.common.cli import command_line
 from turnstile.common.domain.errors import Code
-from turnstile.executor.cli.arguments import complete_worker
+from turnstile.executor.cli.arguments import WORKER, argument, states_option
 from turnstile.executor.cli.client import Api, ApiRefused, Json, with_api
-from turnstile.executor.cli.confirmation import DryRunOption, YesOption, confirm_named
+from turnstile.executor.cli.confirmation import DryRunOption, YesOption, change_named
 from turnstile.executor.cli.execution_view import error_text, stopping_sentence
 from turnstile.executor.cli.output import (
     Columns,
     JsonOption,
+    Listing,
     counted,
-    for_each,
     instant,
+    limit_of,
     print_fields,
     print_line,
-    print_table,
+    print_more,
     show,
-    show_plan,
 )
-from turnstile.executor.cli.pagination import limit_of, print_page, read_pages
 
-_COLUMNS: Final[Columns] = {
-    "WORKER": "id",
-    "NAME": "name",
-    "STATE": lambda worker: worker["state"] + (", not ready" if worker["not_ready"] else ""),
-    "RUNNING": lambda worker: f"{worker['running']} of {worker['concurrency']}",
-    "POOLS": lambda worker: ", ".join(worker["pools"]),
-    "HOST": "host",
-    "PID": "pid",
-    "STARTED": lambda worker: instant(worker["started_at"]),
-    "RENEWED": lambda worker: instant(worker["renewed_at"]),
-}
-
+_LIST: Final = Listing(
+    path="/workers",
+    empty="No workers",
+    columns={
+        "WORKER": "id",
+        "NAME": "name",
+        "STATE": lambda worker: worker["state"] + (", not ready" if worker["not_ready"] else ""),
+        "RUNNING": lambda worker: f"{worker['running']} of {worker['concurrency']}",
+        "POOLS": lambda worker: ", ".join(worker["pools"]),
+        "HOST": "host",
+        "PID": "pid",
+        "STARTED": lambda worker: instant(worker["started_at"]),
+        "RENEWED": lambda worker: instant(worker["renewed_at"]),
+    },
+    has_cursor=False,
+)
 _RUN_COLUMNS: Final[Columns] = {
     "RUNNING": "id",
     "ACTION": "action_ref",
@@ -61,36 +61,21 @@ _FAILURE_COLUMNS: Final[Columns] = {
     "ERROR": lambda failure: error_text(failure["error"]),
 }
 
+_STATES: Final = ("live", "draining", "overdue", "lost", "stopped")
+
 app = command_line("List, show and drain workers.")
-
-
-class WorkerState(StrEnum):
-    """States of a worker in the API."""
-
-    LIVE = "live"
-    DRAINING = "draining"
-    OVERDUE = "overdue"
-    LOST = "lost"
-    STOPPED = "stopped"
 
 
 @app.command("list")
 @with_api
 def list_workers(
     api: Api,
-    state: Annotated[
-        list[WorkerState] | None,
-        typer.Option(
-            metavar="STATE", help=f"Workers in this state; repeatable. One of {', '.join(WorkerState)}."
-        ),
-    ] = None,
+    state: Annotated[list[str] | None, states_option("Workers in this state", _STATES)] = None,
     limit: Annotated[int, limit_of("workers", 100_000)] = 50,
     as_json: JsonOption = False,
 ) -> None:
     """List workers, newest first."""
-    query = {"state": [one.value for one in state] if state else None}
-    found = read_pages(api, "/workers", query, limit=limit)
-    print_page(found, _COLUMNS, empty="No workers", limit=limit, as_json=as_json, shows_cursor=False)
+    _LIST.print_page(api, {"state": state or None}, limit=limit, as_json=as_json)
 
 
 @app.command("show")
@@ -98,29 +83,19 @@ def list_workers(
 def show_worker(
     api: Api,
     name: Annotated[
-        str,
-        typer.Argument(
-            metavar="WORKER",
-            autocompletion=complete_worker,
-            help="Id or name of a worker ('executor workers list').",
-        ),
+        str, argument(WORKER._replace(metavar="WORKER"), "Id or name of a worker ('executor workers list').")
     ],
     as_json: JsonOption = False,
 ) -> None:
     """Show a worker: what it runs, its pools, its last failed attempts, and the warnings of its start."""
-    show(api.get(f"/workers/{quote(name, safe='')}"), _print_worker, as_json=as_json)
+    show(api.get(_path(name)), _print_worker, as_json=as_json)
 
 
 @app.command()
 @with_api
 def drain(
     api: Api,
-    worker_ids: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="ID", autocompletion=complete_worker, help="Worker ids, as in 'executor workers list'."
-        ),
-    ],
+    worker_ids: Annotated[list[str], argument(WORKER, "Worker ids, as in 'executor workers list'.")],
     *,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
@@ -130,26 +105,28 @@ def drain(
 
     A terminal prompts for confirmation; without one, --yes is needed.
     """
-    if dry_run:
-        show_plan(worker_ids, lambda worker_id: _read(api, worker_id), _drain_plan, as_json=as_json)
-        return
-    confirm_named(
-        lambda: [_load(api, each) for each in worker_ids],
+    change_named(
+        worker_ids,
+        read=lambda worker_id: Json({**_read(api, worker_id), "dry_run": True}),
+        plan=_drain_plan,
         asks="Drain the workers",
         destroys="a drained worker stops for good",
+        names=lambda: [_load(api, each) for each in worker_ids],
+        change=lambda worker_id: api.post(f"{_path(worker_id)}/drain"),
+        changed=lambda worker_id, worker: f"{worker_id}: {worker['state']}; {drain_sentence(worker)}",
+        dry_run=dry_run,
         yes=yes,
-    )
-    for_each(
-        worker_ids,
-        lambda worker_id: api.post(f"/workers/{quote(worker_id, safe='')}/drain"),
-        lambda worker_id, worker: f"{worker_id}: {worker['state']}; {drain_sentence(worker)}",
         as_json=as_json,
     )
 
 
+def _path(worker: str) -> str:
+    return f"/workers/{quote(worker, safe='')}"
+
+
 def _read(api: Api, worker_id: str) -> Json:
     """Return a worker; raises ApiRefused if there is none with this id, as a drain does."""
-    worker = api.get(f"/workers/{quote(worker_id, safe='')}")
+    worker = api.get(_path(worker_id))
     if worker["id"] != worker_id:
         detail = f"worker_id: it is the name of the worker {worker['id']}; give the id"
         raise ApiRefused({"code": Code.NOT_FOUND, "detail": detail})
@@ -174,17 +151,11 @@ def _drain_plan(worker_id: str, worker: Json) -> str:
 
 def _print_worker(worker: Json) -> None:
     print_fields(_fields(worker))
-    for columns, items in (
-        (_RUN_COLUMNS, worker["runs"]),
-        (_POOL_COLUMNS, worker["pool_capacities"]),
-        (_FAILURE_COLUMNS, worker["failures"]),
-    ):
-        if items:
-            print_line("")
-            print_table(columns, items, empty="")
+    print_more(_RUN_COLUMNS, worker["runs"])
+    print_more(_POOL_COLUMNS, worker["pool_capacities"])
+    print_more(_FAILURE_COLUMNS, worker["failures"])
     if worker["start_notes"]:
-        print_line("")
-        print_line("Warnings and errors of its start:")
+        print_line("\nWarnings and errors of its start:")
         for note in worker["start_notes"]:
             print_line(f"  {note}")
 

@@ -19,7 +19,7 @@ from uuid import UUID
 import httpx
 
 from turnstile.common.fields import check_callback_url
-from turnstile.common.http import retry_after_seconds
+from turnstile.common.retry_after import retry_after_seconds
 from turnstile.executor.queue_manager.retries import RetryPolicy, retry_delay_seconds
 from turnstile.executor.webhooks.ssrf_guard import AddressRefused
 

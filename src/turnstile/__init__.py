@@ -49,6 +49,8 @@ if TYPE_CHECKING:
         use,
     )
 
+    __version__: str
+
 __all__ = [
     "Action",
     "AsyncClient",
@@ -90,6 +92,8 @@ if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         """Import a public name at its first use (PEP 562)."""
+        if name == "__version__":
+            return import_module("turnstile.common.version").installed_version()
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(import_module(_MODULES[name]), name)

@@ -4,14 +4,12 @@
 when it is called.
 """
 
-from typing import ClassVar, Final
+from typing import ClassVar
 
-from turnstile.common import PIP_INSTALL
-from turnstile.common.cli import command_line, run_command_line
+from turnstile.common.cli import VersionOption, command_line, run_command_line
 from turnstile.executor.cli.lazy_commands import LazyCommand, LazyCommandGroup
 
 _SUMMARY = "Schedule executions in FIFO order, within the concurrency limit of each action."
-_FROM_CLONE: Final = f"install it from your clone: {PIP_INSTALL}"
 
 
 class _CommandLines(LazyCommandGroup):
@@ -22,17 +20,17 @@ class _CommandLines(LazyCommandGroup):
             "turnstile.executor.cli:app", "Run the executor; submit, list, cancel and retry executions."
         ),
         "worker": LazyCommand(
-            "turnstile.worker.cli:app", "Run workers that execute the actions of a module."
+            "turnstile.worker.cli:app", "Run workers that execute the actions of a module.", extra="worker"
         ),
         "dev": LazyCommand(
             "turnstile.dev:dev",
             "Run private servers, an executor, and a worker that follows your changes.",
-            remedy=_FROM_CLONE.format(extra="dev"),
+            extra="dev",
         ),
         "stress": LazyCommand(
             "turnstile.stress.cli:app",
             "Load-test an installation and verify order and limits.",
-            remedy=_FROM_CLONE.format(extra="stress"),
+            extra="stress",
         ),
         "healthcheck": LazyCommand(
             "turnstile.healthcheck:healthcheck", "Check that the service in this container is alive."
@@ -44,8 +42,8 @@ app = command_line(_SUMMARY, group=_CommandLines, completes=True)
 
 
 @app.callback(help=_SUMMARY)
-def group() -> None:
-    """Take no options of its own: every option belongs to a command."""
+def group(version: VersionOption = False) -> None:
+    """Take no other option: each belongs to a command."""
 
 
 def main() -> None:

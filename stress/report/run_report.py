@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final, Self
 
+from turnstile.common.version import installed_version
 from turnstile.stress.check.verdict import Finding, Rule, Verdict
 from turnstile.stress.metrics import ScenarioMetrics
 from turnstile.stress.recording import Recording
@@ -78,7 +78,7 @@ class RunInfo:
             command_line=command_line,
             started_at=datetime.now(UTC),
             machine=_machine(),
-            versions={"turnstile": version("turnstile")},
+            versions={"turnstile": installed_version()},
             installation=installation,
         )
 

@@ -13,7 +13,7 @@ from typing import Final
 import httpx
 from pydantic_core import to_json
 
-from turnstile.common.http import retry_after_seconds
+from turnstile.common.retry_after import retry_after_seconds
 from turnstile.worker.core.outcomes import Completed, Failed
 from turnstile.worker.logs import LogTail
 from turnstile.worker.outcome import (

@@ -15,6 +15,7 @@ from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.exit_codes import ExitCode
 from turnstile.executor.cli import app, confirmation
 from turnstile.executor.cli.client import Api, Json
+from turnstile.executor.cli.selections import Change
 
 BY_NAME = (
     ("actions", "delete", "a"),
@@ -29,8 +30,8 @@ TOKENS = (
     Json(id=7, name="ci", role="admin", state="valid"),
     Json(id=8, name="old", role="admin", state="revoked"),
 )
-DESTROYING = re.compile(r"/drain$|^(/\w+/)?(replay|purge)$")
-"""Paths of the API, and their last steps."""
+DESTROYING = re.compile(r"/(drain|replay|purge)$")
+"""Paths of the API."""
 BESIDE_THE_API = {"setup-permissions", "restore-check"}
 DESTRUCTIVE = (
     ("dead-letters", "replay", "--all"),
@@ -54,6 +55,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         left = int(bodies[-1].get("dry_run", False))
         counts = {"done": 1 - left, "left": left, "refused": [], "missing": []}
         item = {"id": 7, "status": "queued", "problem": None}
+        counts |= {"left_out": [], "left_out_is_partial": False}
         return Json(dry_run=bool(left), matched=1, changed=1, items=[item], next_cursor=None, **counts)
 
     monkeypatch.setattr(Api, "post", post)
@@ -178,13 +180,15 @@ def _destroys(command: Any) -> bool:
     return any(_is_destructive(code) for code in _codes(inspect.unwrap(command.callback), set()))
 
 
-def _is_destructive(code: CodeType) -> bool:
+def _is_destructive(code: CodeType | Change) -> bool:
+    if isinstance(code, Change):
+        return bool(DESTROYING.search(code.path))
     words = [each for each in code.co_consts if isinstance(each, str)]
     return "delete" in code.co_names or any(DESTROYING.search(word) for word in words)
 
 
-def _codes(function: Any, seen: set[CodeType]) -> Iterator[CodeType]:
-    """Yield the code of a function, and of the functions of its module that it calls."""
+def _codes(function: Any, seen: set[CodeType]) -> Iterator[CodeType | Change]:
+    """Yield the code of a function, and of the functions and changes of its module that it calls."""
     waiting = [function.__code__]
     while waiting:
         code = waiting.pop()
@@ -193,7 +197,8 @@ def _codes(function: Any, seen: set[CodeType]) -> Iterator[CodeType]:
         seen.add(code)
         yield code
         waiting += [each for each in code.co_consts if isinstance(each, CodeType)]
-        called = (function.__globals__.get(name) for name in code.co_names)
+        called = [function.__globals__.get(name) for name in code.co_names]
+        yield from (each for each in called if isinstance(each, Change))
         waiting += [each.__code__ for each in called if isinstance(each, FunctionType)]
 
 

@@ -5,6 +5,7 @@ import socket
 import httpx
 import pytest
 
+import turnstile
 from tests.integration.cli.conftest import SERVED_ACTIONS, CommandLines
 from tests.support.http_server import answering
 from turnstile.common.broker.errors import BLOCKED
@@ -155,7 +156,11 @@ async def test_readyz_of_a_worker_names_the_unreachable_server_and_a_blocked_bro
         assert (answer.status_code, answer.json()["detail"]) == (503, "broker: connection refused")
         assert (await http.get("/livez")).status_code == 200
         parts["broker"] = None
-        assert (await http.get("/readyz")).json() == {"status": "ready", "parts": parts}
+        assert (await http.get("/readyz")).json() == {
+            "status": "ready",
+            "version": turnstile.__version__,
+            "parts": parts,
+        }
         degraded["broker"] = BLOCKED
         answer = await http.get("/readyz")
     assert (answer.status_code, answer.json()["degraded"]) == (200, {"broker": BLOCKED})

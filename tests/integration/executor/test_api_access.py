@@ -8,6 +8,7 @@ import pytest
 from pydantic import SecretStr
 from schemathesis.specs.openapi.definitions import OPENAPI_31
 
+import turnstile
 from tests.support.served import Served, serve
 from turnstile.executor.api import bodies
 from turnstile.executor.settings import ExecutorSettings
@@ -71,7 +72,7 @@ async def test_readiness_says_which_server_is_unreachable_and_why(api: Served) -
     well = await api.http.get("/readyz")
     assert (well.status_code, well.json()) == (
         200,
-        {"status": "ready", "parts": {"database": None, "broker": None}},
+        {"status": "ready", "version": turnstile.__version__, "parts": {"database": None, "broker": None}},
     )
     api.parts["broker"] = "connection refused"
     ill = await api.http.get("/readyz")

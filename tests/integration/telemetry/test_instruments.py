@@ -78,7 +78,7 @@ def test_traces_without_their_packages_are_refused_with_the_remedy(monkeypatch: 
     for name in [name for name in sys.modules if name.startswith("opentelemetry.sdk.")]:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(
-        CommandFailed, match=r"TURNSTILE_OTLP_ENDPOINT: .* pip install '/path/to/turnstile\[otel\]'"
+        CommandFailed, match=r"TURNSTILE_OTLP_ENDPOINT: .* pip install 'turnstile-scheduler\[otel\]'"
     ):
         tracing.configure_tracing(service="any", endpoint="http://127.0.0.1:4318")
 

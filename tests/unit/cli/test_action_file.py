@@ -16,15 +16,14 @@ from turnstile.executor.cli.action_file import (
     DefinitionFile,
     action_file_schema,
     check_uses,
-    plan,
-    plan_resources,
     read_action_file,
     schema_text,
 )
-from turnstile.executor.cli.arguments import parse_limit
-from turnstile.executor.cli.resources import parse_rate
-from turnstile.executor.cli.values import shown
-from turnstile.executor.definitions import KeySettings, ResourceDefinition
+from turnstile.executor.cli.apply import plan
+from turnstile.executor.cli.arguments import LIMIT, Null
+from turnstile.executor.cli.output import shown
+from turnstile.executor.cli.resources import RATE
+from turnstile.executor.definitions import KeySettings, PoolDefinition, ResourceDefinition
 
 _COPY = Path(__file__).parents[3] / "docs" / "actions.schema.json"
 VALID: list[Any] = [
@@ -221,15 +220,17 @@ def test_actions_that_are_not_in_the_file_are_kept_and_the_order_is_that_of_the_
     assert steps == [("b", "create"), ("a", "keep")]
 
 
-@pytest.mark.parametrize(("text", "limit"), [("0000000004", 4), ("0", 0), ("000", 0), ("none", -1)])
-def test_a_limit_is_read_completely(text: str, limit: int) -> None:
-    assert parse_limit(text) == limit
+@pytest.mark.parametrize(("text", "limit"), [("0000000004", 4), ("0", 0), ("000", 0), ("none", Null.NULL)])
+def test_a_limit_is_read_completely(text: str, limit: object) -> None:
+    assert LIMIT.parser is not None
+    assert LIMIT.parser(text) == limit
 
 
 @pytest.mark.parametrize("text", ["1000001", "10000000000", "0001000001", "-1", "", "9" * 5000])
 def test_a_limit_out_of_range_is_rejected(text: str) -> None:
+    assert LIMIT.parser is not None
     with pytest.raises(typer.BadParameter):
-        parse_limit(text)
+        LIMIT.parser(text)
 
 
 def entry(**fields: Any) -> ActionEntry:
@@ -260,17 +261,27 @@ def test_keys_of_a_file_replace_the_stored_ones_only_with_prune_and_a_number_is_
     assert set(cleared.keys) == {"7", "8", "9"}
 
 
+def test_pools_that_a_file_omits_get_the_default_settings_with_prune() -> None:
+    stored = {"a": PoolDefinition(name="a", order="arrival"), "b": PoolDefinition(name="b")}
+    (reset,) = plan([], stored, prune=True)
+    assert (reset.subject, reset.kind, dict(reset.changes)) == (
+        "pool a", "change", {"order": ("arrival", "fair")},
+    )  # fmt: skip
+    assert plan([], stored) == []
+    assert plan(None, stored, prune=True) == []
+
+
 def test_resources_are_deleted_only_by_a_file_that_lists_resources() -> None:
     stored = {"old": ResourceDefinition(name="old"), "cad": ResourceDefinition(name="cad", capacity=1)}
     wanted = [ResourceDefinition(name="new"), ResourceDefinition(name="cad", capacity=2)]
-    steps = plan_resources(wanted, stored, prune=True)
+    steps = plan(wanted, stored, prune=True)
     assert [(step.subject, step.kind, dict(step.changes)) for step in steps] == [
         ("resource new", "create", {}),
         ("resource cad", "change", {"capacity": (1, 2)}),
         ("resource old", "delete", {}),
     ]
-    assert [step.kind for step in plan_resources(wanted, stored)] == ["create", "change"]
-    assert plan_resources(None, stored, prune=True) == []
+    assert [step.kind for step in plan(wanted, stored)] == ["create", "change"]
+    assert plan(None, stored, prune=True) == []
 
 
 def test_uses_are_checked_before_anything_is_applied() -> None:
@@ -292,18 +303,20 @@ def test_uses_are_checked_before_anything_is_applied() -> None:
 
 @pytest.mark.parametrize(
     ("text", "rate"),
-    [("100/1m", {"starts": 100, "per": 60.0}), ("1/0.5", {"starts": 1, "per": 0.5}), ("none", {})],
+    [("100/1m", {"starts": 100, "per": 60.0}), ("1/0.5", {"starts": 1, "per": 0.5}), ("none", Null.NULL)],
 )
-def test_a_rate_is_read_from_one_word(text: str, rate: dict[str, Any]) -> None:
-    assert parse_rate(text) == rate
+def test_a_rate_is_read_from_one_word(text: str, rate: object) -> None:
+    assert RATE.parser is not None
+    assert RATE.parser(text) == rate
 
 
 @pytest.mark.parametrize(
     "text", ["", "100", "0/1s", "x/1s", "1/", "1/0", "1/2d", "-1/1s", "9" * 5000 + "/1s"]
 )
 def test_an_invalid_rate_is_rejected_with_an_example(text: str) -> None:
+    assert RATE.parser is not None
     with pytest.raises(typer.BadParameter, match="like 100/1m"):
-        parse_rate(text)
+        RATE.parser(text)
 
 
 def test_values_are_shown_as_they_are_written() -> None:

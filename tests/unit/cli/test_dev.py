@@ -94,5 +94,4 @@ def test_without_watchfiles_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "watchfiles", None)
     result = CliRunner().invoke(app, ["dev", "--actions", "reports"])
     assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
-    assert "install it from your clone: pip install '/path/to/turnstile[dev]'" in result.stderr
-    assert "watchfiles is missing" in result.stderr
+    assert "needs the extra: pip install 'turnstile-scheduler[dev]' (watchfiles is missing)" in result.stderr

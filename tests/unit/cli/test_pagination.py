@@ -5,9 +5,10 @@ from typing import Any, cast
 
 import pytest
 
-from turnstile.executor.cli import pagination
+from turnstile.executor.cli import output
 from turnstile.executor.cli.client import Api, Json
-from turnstile.executor.cli.pagination import print_page, read_pages, repeat_until_done
+from turnstile.executor.cli.output import Listing
+from turnstile.executor.cli.selections import by_ids, repeat_until_done
 
 
 class Pages:
@@ -26,12 +27,13 @@ class Pages:
 def test_a_search_that_finds_nothing_stops_and_says_how_far_it_went(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(pagination, "CUT_PAGES_MAX", 3)
+    monkeypatch.setattr(output, "CUT_PAGES_MAX", 3)
     pages = Pages()
-    found = read_pages(cast("Api", pages), "/executions", {"error": "no such text"}, limit=50)
-    assert (found, pages.calls) == (([], "c3"), 3)
-    print_page(found, {}, empty="No executions", limit=50, as_json=False)
-    warnings = capsys.readouterr().err
+    listing = Listing(path="/executions", columns={}, empty="No executions")
+    listing.print_page(cast("Api", pages), {"error": "no such text"}, limit=50, as_json=False)
+    shown = capsys.readouterr()
+    assert (shown.out, pages.calls) == ("No executions\n", 3)
+    warnings = shown.err
     assert "created since 2026-01-28T00:00:00Z" in warnings
     assert "more available: --cursor c3" in warnings
     assert "--limit" not in warnings
@@ -57,3 +59,7 @@ def test_what_is_refused_keeps_nothing_behind_it_from_being_handled() -> None:
     total = repeat_until_done(cast("Api", letters), "/dead-letters/replay", {"all": True}, batch_max=2)
     assert total == {"done": 4, "refused": [{"id": "1", "reason": "cut"}], "missing": [], "left": 0}
     assert letters.ids == [1]
+
+
+def test_more_names_than_a_call_takes_are_sent_in_several_calls() -> None:
+    assert [len(each["ids"]) for each in by_ids(range(2001))] == [1000, 1000, 1]

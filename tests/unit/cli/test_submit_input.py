@@ -9,7 +9,7 @@ import typer
 
 from turnstile.common.cli import CommandFailed
 from turnstile.common.exit_codes import ExitCode
-from turnstile.executor.cli.arguments import instant_text, priority_number, read_assignments, read_parameters
+from turnstile.executor.cli.arguments import PRIORITY, instant_text, read_assignments, read_parameters
 from turnstile.executor.cli.client import Api, ApiRefused, Json
 from turnstile.executor.cli.submit import LIST_BYTES_MAX, LIST_MAX, Line, read_lines, send
 
@@ -60,9 +60,10 @@ def test_an_instant_needs_a_zone(text: str) -> None:
     "text", ["0", "6", "-1", "high", "true", "2.5", "null", "", " 2", "02", "²", "1" * 5000]
 )
 def test_a_priority_is_a_number_from_1_to_5(text: str) -> None:
-    assert [priority_number(each) for each in "12345"] == [1, 2, 3, 4, 5]
+    assert PRIORITY.parser is not None
+    assert [PRIORITY.parser(each) for each in "12345"] == [1, 2, 3, 4, 5]
     with pytest.raises(typer.BadParameter, match=r"expected a whole number from 1 \(first\) to 5 \(last\)"):
-        priority_number(text)
+        PRIORITY.parser(text)
 
 
 def lines_of(text: str | bytes, *, key: str | None = None, **defaults: object) -> list[Line]:

@@ -11,7 +11,8 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from turnstile.common.domain.durations import SECONDS_MAX
-from turnstile.common.http import HttpServer, listen, retry_after_seconds
+from turnstile.common.http import HttpServer, listen
+from turnstile.common.retry_after import retry_after_seconds
 
 STALL_SECONDS = 0.5
 WITHIN_SECONDS = 30.0

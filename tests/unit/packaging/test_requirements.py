@@ -62,4 +62,6 @@ def declared() -> list[Requirement]:
     project, groups = PROJECT["project"], PROJECT["dependency-groups"]
     extras = [text for extra in project["optional-dependencies"].values() for text in extra]
     texts = [*project["dependencies"], *extras, *groups["build"], *groups["dev"]]
-    return [Requirement(text) for text in texts if isinstance(text, str)]
+    found = [Requirement(text) for text in texts if isinstance(text, str)]
+    # An extra names those that it holds.
+    return [requirement for requirement in found if requirement.name != project["name"]]

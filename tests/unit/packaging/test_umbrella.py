@@ -3,9 +3,13 @@
 import json
 import re
 import subprocess
+import sys
+from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import turnstile
 from tests.support.commands import ended, in_a_fresh_process
@@ -17,7 +21,6 @@ _HARNESS = ("stress", "localservers")
 _SERVER_CODE = (
     "fastapi", "uvicorn", "starlette", "sqlalchemy", "alembic", "asyncpg", "turnstile.executor"
 )  # fmt: skip
-_INSTALL = "install it from your clone: pip install '/path/to/turnstile"
 
 
 def imported(*statements: str) -> list[set[str]]:
@@ -40,9 +43,14 @@ def test_importing_loads_nothing_else_of_turnstile_and_using_it_no_server_code()
 @pytest.mark.parametrize(
     ("module", "not_loaded"),
     [
+        (
+            "turnstile.client",
+            {"fastapi", "starlette", "uvicorn", "sqlalchemy", "sqlmodel", "alembic", "asyncpg", "typer"}
+            | {"jsonschema_rs", "pydantic_settings", "prometheus_client", "yaml", "uvloop"},
+        ),
         # Loaded at the first list, where it takes a third of the time of a start.
         ("turnstile.executor.service", {"sqlalchemy", "sqlmodel", "alembic"}),
-        ("turnstile.worker.service", {"asyncpg", "sqlalchemy", "fastapi", "httpx", "rich"}),
+        ("turnstile.worker.service", {"asyncpg", "sqlalchemy", "fastapi", "httpx", "rich", "yaml"}),
         ("turnstile.worker.cli", {"uvicorn", "starlette", "aio_pika", "asyncpg", "httpx", "rich"}),
         # No model of a message or an action.
         (
@@ -56,11 +64,11 @@ def test_a_process_starts_without_the_modules_that_few_runs_need(module: str, no
     assert modules & not_loaded == set()
 
 
-def test_no_text_installs_the_package_of_that_name_on_the_public_index() -> None:
-    """Its owner is another project."""
+def test_no_text_installs_the_distribution_called_turnstile() -> None:
+    """It belongs to another project."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
     files = [ROOT / name for name in listed.stdout.splitlines() if name.endswith((".py", ".md", ".toml"))]
-    pattern = re.compile(r"pip install (?:-\S+ )*['\"]?turnstile\b(?!/)")
+    pattern = re.compile(r"pip install (?:-\S+ )*['\"]?turnstile\b(?![/-])")
     named = [path.name for path in files if path.is_file() and pattern.search(path.read_text())]
     assert len(files) > 100
     assert named == []
@@ -86,19 +94,56 @@ def test_without_the_harness_its_commands_name_the_remedy_and_the_services_work(
     for path in (ROOT / "src" / "turnstile").iterdir():
         if path.name not in (*_HARNESS, "__pycache__"):
             (package / path.name).symlink_to(path.resolve())
-    remedies = {
-        "stress run": f"{_INSTALL}[stress]'",
-        "stress --help": f"{_INSTALL}[stress]'",
-        "dev --actions reports": f"{_INSTALL}[dev]'",
-        "executor demo": "run `make demo` in a clone of the repository",
+    extras = {
+        "stress run": ("turnstile stress", "stress"),
+        "stress --help": ("turnstile stress", "stress"),
+        "dev --actions reports": ("turnstile dev", "dev"),
+        "executor demo": ("turnstile executor demo", "stress"),
     }
     working = ("--help", "executor serve --help", "worker serve --help")
     # As in the image.
-    *refused, top, executor, worker = ended(*remedies, *working, PYTHONPATH=str(tmp_path))
-    for (code, errors), remedy in zip(refused, remedies.values(), strict=True):
+    *refused, top, executor, worker = ended(*extras, *working, PYTHONPATH=str(tmp_path))
+    for (code, errors), (command, extra) in zip(refused, extras.values(), strict=True):
         assert (code, len(errors.splitlines())) == (2, 1)
-        assert f"is not part of this installation; {remedy}" in errors
+        assert f"`{command}` needs the extra: pip install 'turnstile-scheduler[{extra}]'" in errors
     assert [top, executor, worker] == [(0, "")] * 3
+
+
+@pytest.mark.parametrize(
+    ("program", "extra"), [("main", "cli"), ("executor", "executor"), ("worker", "worker")]
+)
+def test_a_program_without_its_packages_names_the_extra(program: str, extra: str) -> None:
+    ran = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"import sys; sys.modules['typer'] = None; from turnstile.__main__ import {program}; {program}()",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    name = "turnstile" if program == "main" else program
+    sentence = f"`{name}` needs the extra: pip install 'turnstile-scheduler[{extra}]' (typer is missing)\n"
+    assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", sentence)
+
+
+def test_a_command_without_its_packages_names_the_extra() -> None:
+    start = "import sys; sys.modules['asyncpg'] = None; from turnstile.__main__ import executor; executor()"
+    for command in ("serve", "migrate", "doctor", "tokens"):
+        ran = subprocess.run(
+            [sys.executable, "-c", start, command], capture_output=True, text=True, check=False
+        )
+        sentence = f"`executor {command}` needs the extra: pip install 'turnstile-scheduler[executor]' ("
+        assert (ran.returncode, ran.stderr.partition("asyncpg")[0]) == (2, sentence)
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    installed = version("turnstile-scheduler")
+    assert turnstile.__version__ == installed
+    for program in ("turnstile.cli", "turnstile.executor.cli", "turnstile.worker.cli"):
+        result = CliRunner().invoke(import_module(program).app, ["--version"])
+        assert (result.exit_code, result.stdout) == (0, f"turnstile {installed}\n")
 
 
 def exit_of_healthcheck(monkeypatch: pytest.MonkeyPatch, variable: str, port: object) -> object:

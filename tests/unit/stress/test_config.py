@@ -134,9 +134,8 @@ def test_missing_libraries_are_reported_with_the_command_that_installs_them(
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "numpy" else found(name))
     answer = CliRunner().invoke(app, ["run", "--local"])
-    assert answer.exit_code == 1
-    assert "numpy missing" in answer.output
-    assert "pip install '/path/to/turnstile[stress]'" in answer.output
+    assert answer.exit_code == 2
+    assert "pip install 'turnstile-scheduler[stress]' (numpy is missing)" in answer.output
 
 
 @pytest.mark.parametrize(
