@@ -119,8 +119,10 @@ docs: $(READY) ## Build the documentation as a site in build/docs; a warning is 
 	@$(BIN)/sphinx-build -q -W --keep-going docs build/docs && echo build/docs/index.html
 
 .PHONY: reference
-reference: $(READY) ## Write docs/reference from the code
+reference: $(READY) ## Write docs/reference, and the grants of the database, from the code
 	@cd docs && PYTHONPATH=. ../$(BIN)/python -m generate reference
+	@$(BIN)/python -c "from turnstile.executor.permissions.rights import grants_sql; print(grants_sql(), end='')" \
+		> executor/permissions/rights.sql
 
 .PHONY: pictures
 pictures: $(READY) ## Take a picture of every screen of the dashboard: light, dark, phone (ARGS=--docs)

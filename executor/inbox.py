@@ -24,7 +24,7 @@ from turnstile.common.domain.errors import Code, Refusal, Unavailable
 from turnstile.common.domain.states import Status
 from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor.callers import Caller
-from turnstile.executor.leader.command_rows import CommandColumns, columns_of
+from turnstile.executor.leader.door import CommandColumns, columns_of
 from turnstile.executor.leader.ports import CancelExecutions, Command
 from turnstile.executor.sql import statements
 

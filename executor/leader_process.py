@@ -13,8 +13,7 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Callable
-from typing import Final, Literal, NoReturn, Protocol
+from typing import Final, Literal
 
 import msgspec
 
@@ -23,18 +22,17 @@ from turnstile.common.lifecycle import run_service
 from turnstile.common.telemetry.logs import configure_logging
 from turnstile.common.telemetry.metrics import LoopLag
 from turnstile.common.telemetry.tracing import configure_tracing
+from turnstile.executor.asking.asker import Frame, FrameStream
 from turnstile.executor.asking.audience import Audience
 from turnstile.executor.asking.broker_rpc import BrokerQuestions
-from turnstile.executor.asking.frames import Frame, FrameStream
 from turnstile.executor.leader.amqp import AmqpBroker
 from turnstile.executor.leader.audit import Auditor
 from turnstile.executor.leader.clock import LeaderClock
-from turnstile.executor.leader.command_rows import RefusalOf
-from turnstile.executor.leader.consuming import StoreBody
+from turnstile.executor.leader.leadership import Leader
 from turnstile.executor.leader.ledger import Ledger
 from turnstile.executor.leader.parameter_schemas import ParameterSchemas
-from turnstile.executor.leader.ports import Broker, NewestTurn
-from turnstile.executor.leader.turns import Leader, Times
+from turnstile.executor.leader.ports import NewestTurn
+from turnstile.executor.leader.turns import Times, Turns
 from turnstile.executor.leader.watchdog import GRACE_SECONDS
 from turnstile.executor.leader_counts import counted
 from turnstile.executor.metrics import LEADER_EPOCH, LEADER_LOOP_LAG, LEADING
@@ -93,31 +91,11 @@ class LeaderStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What differed last, after which it loaded again."""
 
 
-class RunningBroker(Broker, Protocol):
-    """The broker of the leader, which keeps connections of its own."""
-
-    async def run(self) -> NoReturn:
-        """Keep them until cancelled."""
-
-    @property
-    def last_error(self) -> str | None:
-        """Why a connection is missing, or None."""
-
-    @property
-    def blocked(self) -> bool:
-        """Whether the broker takes no publishes for now."""
-
-
-MakeBroker = Callable[[LeaderSettings, Callable[[], None], RefusalOf, StoreBody], RunningBroker]
-"""Makes the broker, which calls its second argument when a message has arrived; the third checks parameters.
-"""
-
-
 class LeaderProcess:
     """One process, from its settings to its end."""
 
-    def __init__(self, end: socket.socket, make_broker: MakeBroker) -> None:
-        self._end, self._make_broker = end, make_broker
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
         self._lag = LoopLag()
         self._stream: FrameStream
 
@@ -131,29 +109,7 @@ class LeaderProcess:
         settings = msgspec.json.decode(frame.data, type=LeaderSettings)
         configure_logging(level=settings.log_level, form=settings.log_format)
         configure_tracing(service="turnstile-executor", endpoint=settings.otlp_endpoint)
-        self._executor_id = f"{settings.executor}.{secrets.token_hex(4)}"
-        self._clock = LeaderClock()
-        schemas = ParameterSchemas(lambda: self._leader.leadership)
-        self._ledger = ledger = Ledger(
-            settings.database_url,
-            on_command=self._read_inbox,
-            parameters_bytes_max=settings.parameters_bytes_max,
-            refusal_of=schemas.refusal_of,
-        )
-        self._broker = self._make_broker(settings, self._clock.wake, schemas.refusal_of, ledger.store_body)
-        self._audience = Audience(self._executor_id, self._broker, self._clock, self._report)
-        self._auditor = Auditor(settings.database_url)
-        self._audience.compared = lambda: (self._auditor.done, self._auditor.found)
-        seconds = settings.leadership_seconds
-        self._leader = Leader(
-            self._executor_id, ledger, self._broker, self._clock,
-            Times(certain=seconds * 2 / 3, leadership=seconds, stop=settings.stop_seconds),
-            audience=self._audience, auditor=self._auditor,
-            event_result_bytes_max=settings.event_result_max_bytes,
-        )  # fmt: skip
-        LEADING.read_from(lambda: float(self._audience.is_leading))
-        LEADER_EPOCH.read_from(lambda: _epoch_of(self._audience.newest_turn))
-        LEADER_LOOP_LAG.read_from(self._lag.worst_seconds)
+        self._assemble(settings)
         questions = BrokerQuestions(
             settings.amqp_url, lambda *asked: self._audience.ask(*asked, is_only_asked=False)
         )
@@ -175,9 +131,40 @@ class LeaderProcess:
             await asyncio.wait({leading}, timeout=seconds)
             for task in (leading, *beside):
                 task.cancel()
-        await asyncio.gather(self._auditor.close(), ledger.close())
+        await asyncio.gather(self._auditor.close(), self._ledger.close())
         self._stream.close()
         logger.info("leader_process_stopped")
+
+    def _assemble(self, settings: LeaderSettings) -> None:
+        """Make the leader and what it needs."""
+        self._executor_id = f"{settings.executor}.{secrets.token_hex(4)}"
+        self._clock = LeaderClock()
+        schemas = ParameterSchemas(lambda: self._leader.leadership)
+        self._ledger = ledger = Ledger(
+            settings.database_url,
+            on_command=self._read_inbox,
+            parameters_bytes_max=settings.parameters_bytes_max,
+            refusal_of=schemas.refusal_of,
+        )
+        self._broker = AmqpBroker(
+            settings.amqp_url, refusal_of=schemas.refusal_of,
+            event_result_bytes_max=settings.event_result_max_bytes,
+            parameters_bytes_max=settings.parameters_bytes_max, queue_type=settings.queue_type,
+            wake=self._clock.wake, store_body=ledger.store_body,
+        )  # fmt: skip
+        self._audience = Audience(self._executor_id, self._broker, self._clock, self._report)
+        self._auditor = Auditor(settings.database_url)
+        self._audience.compared = lambda: (self._auditor.done, self._auditor.found)
+        seconds = settings.leadership_seconds
+        turns = Turns(
+            self._executor_id, ledger, self._broker, self._clock,
+            Times(certain=seconds * 2 / 3, leadership=seconds, stop=settings.stop_seconds),
+            audience=self._audience, auditor=self._auditor,
+        )  # fmt: skip
+        self._leader = Leader(turns, event_result_bytes_max=settings.event_result_max_bytes)
+        LEADING.read_from(lambda: float(self._audience.is_leading))
+        LEADER_EPOCH.read_from(lambda: _epoch_of(self._audience.newest_turn))
+        LEADER_LOOP_LAG.read_from(self._lag.worst_seconds)
 
     async def _listen(self, stop: asyncio.Event) -> None:
         while (frame := await self._stream.read()) is not None:
@@ -236,29 +223,18 @@ def die_with(parent: int) -> None:
             os._exit(_EXIT_ORPHANED)
 
 
-def run(make_broker: MakeBroker) -> None:
+def run() -> None:
     """Run the process; its arguments are the number of the socket and the id of its parent."""
     number, parent = map(int, sys.argv[1:3])
     die_with(parent)
     # What fails before the settings have come is logged, too.
     configure_logging(level="INFO", form="console")
     try:
-        run_service(LeaderProcess(socket.socket(fileno=number), make_broker).serve)
+        run_service(LeaderProcess(socket.socket(fileno=number)).serve)
     except Exception:
         logger.critical("leader_process_failed", exc_info=True)
         raise SystemExit(ExitCode.FAILED) from None
 
 
-def make_amqp_broker(
-    settings: LeaderSettings, wake: Callable[[], None], refusal_of: RefusalOf, store_body: StoreBody
-) -> RunningBroker:
-    """Make the broker of an installation."""
-    return AmqpBroker(
-        settings.amqp_url, refusal_of=refusal_of, event_result_bytes_max=settings.event_result_max_bytes,
-        parameters_bytes_max=settings.parameters_bytes_max, queue_type=settings.queue_type, wake=wake,
-        store_body=store_body,
-    )  # fmt: skip
-
-
 if __name__ == "__main__":
-    run(make_amqp_broker)
+    run()

@@ -26,6 +26,7 @@ from turnstile.common.http import HttpServer
 from turnstile.common.lifecycle import done_before
 from turnstile.common.telemetry.metrics import LoopLag
 from turnstile.executor.api.app import create_app
+from turnstile.executor.api.parts import ApiParts
 from turnstile.executor.asking.asker import Asker
 from turnstile.executor.asking.broker_rpc import BrokerAsker
 from turnstile.executor.dead_letters.drain import Drain
@@ -166,15 +167,16 @@ class ExecutorService:
 
     def application(self, stop: asyncio.Event) -> FastAPI:
         """Return the HTTP API over this service's parts; its streams end at `stop`."""
-        return create_app(
-            settings=self.settings,
-            database=self._database,
+        parts = ApiParts.over(
+            self.settings,
+            self._database,
+            self._asker,
             inbox=self._inbox,
-            asker=self._asker,
             dead_letters=DeadLetters(self._database, self._publisher),
             health=self,
             stopping=stop,
         )
+        return create_app(self.settings, parts)
 
     def _http_server(self, stop: asyncio.Event) -> uvicorn.Server:
         config = uvicorn.Config(

@@ -18,8 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from turnstile.executor.asking.frames import Frame, FrameStream
-from turnstile.executor.asking.local import LocalAsker
+from turnstile.executor.asking.asker import Frame, FrameStream, LocalAsker
 from turnstile.executor.leader_process import LeaderSettings, LeaderStatus
 from turnstile.executor.settings import ExecutorSettings
 

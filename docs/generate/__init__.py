@@ -18,6 +18,7 @@ from typer.main import get_command
 from generate.python import python_page
 from generate.tables import default_of, fields_table, table
 from turnstile.cli import app as turnstile_app
+from turnstile.cli import executor_app
 from turnstile.common.action_definition import (
     ActionDefinition,
     RateDefinition,
@@ -28,8 +29,8 @@ from turnstile.common.domain.errors import Code
 from turnstile.common.domain.states import TRANSITIONS, Status, is_terminal
 from turnstile.common.messages import ExecutionRequested
 from turnstile.common.settings import CommonSettings
-from turnstile.executor.cli import app as executor_app
 from turnstile.executor.definitions import KeySettings, PoolDefinition, ResourceDefinition
+from turnstile.executor.permissions.rights import BROKER, RIGHTS, Grant
 from turnstile.executor.service import ExecutorService
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.json_output import JSON_OUTPUT
@@ -44,6 +45,7 @@ def write_reference(folder: Path) -> None:
     """Write every page."""
     folder.mkdir(exist_ok=True)
     pages = {
+        "accounts": accounts_page(),
         "actions": actions_page(),
         "commands": commands_page(),
         "http": http_page(),
@@ -56,6 +58,57 @@ def write_reference(folder: Path) -> None:
     }
     for name, text in pages.items():
         (folder / f"{name}.md").write_text(text, encoding="utf-8")
+
+
+_ACCOUNTS = """# Rights of the accounts
+
+What `executor setup-permissions` grants ([security](../security.md#an-account-for-each-service)). Patterns
+are RabbitMQ's regular expressions, on the names of queues and exchanges in the vhost of the installation;
+`^$` is nothing. Names of accounts begin with the prefix of the installation.
+
+## RabbitMQ
+"""
+_TOPICS = """
+With these routing keys, on these exchanges, an account may publish (write) and bind (read). Without a row any
+key is allowed.
+"""
+_GRANTS = """
+## PostgreSQL
+
+Rights on all tables, sequences and functions of the schema `ledger` are for those of later versions too.
+`turnstile_executor` is the group of the executor's account. `turnstile_submitter` has none: an operator
+grants it to the accounts of applications.
+"""
+
+
+def accounts_page() -> str:
+    """Return every right of every account, from the table that the command grants."""
+    broker = [(f"`{service}`", *(f"`{each}`" for each in rights[:3])) for service, rights in BROKER.items()]
+    topics = [
+        (f"`{service}`", f"`{exchange}`", f"`{keys.write}`", f"`{keys.read}`")
+        for service, rights in BROKER.items()
+        for exchange, keys in rights.topics.items()
+    ]
+    grants = [
+        (f"`{each.group}`", f"`{grant.on}`", ", ".join(grant.privileges) + _but(grant))
+        for each in RIGHTS
+        for grant in each.grants
+    ]
+    return "\n".join(
+        [
+            _ACCOUNTS,
+            table(("account", "configure", "write", "read"), broker),
+            _TOPICS,
+            table(("account", "exchange", "write", "read"), topics),
+            _GRANTS,
+            table(("group", "on", "privileges"), grants),
+        ]
+    )
+
+
+def _but(grant: Grant) -> str:
+    named = ", ".join(f"`{each}`" for each in grant.but)
+    return f"; on {named} only {', '.join(grant.kept)}" if named else ""
 
 
 _ACTIONS = """# Fields of an action

@@ -1,20 +1,18 @@
 """`GET /audit-log`: what operators did: who, when, from where, and what changed."""
 
-from typing import Annotated, Final
+from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import Field
 
-from turnstile.common.domain.errors import Code
 from turnstile.common.fields import Instant
 from turnstile.executor.api.auth import CallerScope
 from turnstile.executor.api.executions import FilterText
-from turnstile.executor.api.paging import ID_MAX, Page, Paging, cursor_id, next_cursor
-from turnstile.executor.api.problems import CheckedRouter, documented
-from turnstile.executor.queries.definition_reader import AuditLogFilter, DefinitionReader
+from turnstile.executor.api.paging import Page, Paging, page_before
+from turnstile.executor.api.parts import Parts
+from turnstile.executor.api.problems import ApiRoutes
+from turnstile.executor.queries.definition_reader import AuditLogFilter
 from turnstile.executor.queries.schemas import AuditLogEntry, SubjectKind, Verb
-
-_CURSOR: Final = "audit-log"
 
 
 class AuditLogListing(Paging):
@@ -33,24 +31,22 @@ class AuditLogListing(Paging):
     recorded_before: Instant | None = Field(default=None, description="Earlier than this instant.")
 
 
-def audit_log_routes(reader: DefinitionReader) -> APIRouter:
-    """Return the route of the audit log."""
-    routes = CheckedRouter(tags=["operation"])
+routes = ApiRoutes(tag="operation")
 
-    @routes.get(
-        "/audit-log",
-        summary="List what operators did, newest first",
-        description="One row per changed subject, stored in the transaction of the change. A change of many "
-        "executions by a filter has one more row, of the kind `executions`, with the filter. Submissions and "
-        "cancel messages over AMQP are not in it: they carry no token.",
-        responses=documented(Code.UNKNOWN_FIELD),
+
+@routes.get(
+    "/audit-log",
+    summary="List what operators did, newest first",
+    description="One row per changed subject, stored in the transaction of the change. A change of many "
+    "executions by a filter has one more row, of the kind `executions`, with the filter. Submissions and "
+    "cancel messages over AMQP are not in it: they carry no token.",
+)
+async def get_audit_log(
+    parts: Parts, query: Annotated[AuditLogListing, Query()], scope: CallerScope
+) -> Page[AuditLogEntry]:
+    wanted = AuditLogFilter(**query.model_dump(exclude={"limit", "cursor"}), scope=scope)
+    return await page_before(
+        "audit-log",
+        query,
+        lambda before, limit: parts.definitions.audit_log(wanted, before_id=before, limit=limit),
     )
-    async def get_audit_log(
-        query: Annotated[AuditLogListing, Query()], scope: CallerScope
-    ) -> Page[AuditLogEntry]:
-        wanted = AuditLogFilter(**query.model_dump(exclude={"limit", "cursor"}), scope=scope)
-        before_id = cursor_id(_CURSOR, query.cursor, first=ID_MAX)
-        items, last = await reader.audit_log(wanted, before_id=before_id, limit=query.limit)
-        return Page(items=items, next_cursor=next_cursor(_CURSOR, last))
-
-    return routes

@@ -1,19 +1,19 @@
 """Authentication and authorization: API tokens with roles; no request from another site's page.
 
-In: every HTTP request, before its route. Out: the request with `request.state.caller_name` (for the audit
-log) and `request.state.caller_role`, both None where no token is required, or 401 or 403. `ROLES` is the
-table of required roles, `LIMITS` the one of what tokens for some actions may request.
+In: every HTTP request, before its route. Out: the request with its token, None where none is required, or 401
+or 403. Reading needs the role READ, and changing OPERATE; a token for some actions reaches only these and
+their executions. `EXCEPTIONS` is the table of all else.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from enum import StrEnum
 from ipaddress import ip_address
 from re import Pattern
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Final, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
-from fastapi import Depends, Request
+from fastapi import Depends, FastAPI, Request
+from fastapi.routing import iter_route_contexts
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.datastructures import Headers
 from starlette.routing import compile_path
@@ -54,78 +54,6 @@ class _Text(Convertor[str]):
 
 register_url_convertor("text", _Text())
 
-ROLES: Final[Mapping[tuple[str, str], Role | None]] = {
-    # Probes, and the files of the dashboard and of /docs: without data, for which the pages send a token.
-    ("GET", "/livez"): None,
-    ("GET", "/readyz"): None,
-    ("GET", "/"): None,
-    ("GET", "/dashboard/{file}"): None,
-    ("GET", "/docs"): None,
-    ("GET", "/openapi.json"): Role.READ,
-    ("GET", "/whoami"): Role.READ,
-    ("GET", "/metrics"): Role.READ,
-    ("GET", "/audit"): Role.READ,
-    ("GET", "/audit-log"): Role.READ,
-    ("GET", "/events"): Role.READ,
-    ("GET", "/executions"): Role.READ,
-    ("GET", "/executions/{execution_id}"): Role.READ,
-    ("GET", "/executions/{execution_id}/logs"): Role.READ,
-    ("POST", "/executions"): Role.SUBMIT,
-    # A submitter may also cancel or retry executions whose ids it knows.
-    ("POST", "/executions/{execution_id}/cancel"): Role.SUBMIT,
-    ("POST", "/executions/{execution_id}/retry"): Role.SUBMIT,
-    # By a filter they reach executions of other submitters.
-    ("POST", "/executions/cancel"): Role.OPERATE,
-    ("POST", "/executions/retry"): Role.OPERATE,
-    ("GET", "/submissions/{request_id}"): Role.READ,
-    ("GET", "/actions"): Role.READ,
-    ("GET", "/actions/{ref}"): Role.READ,
-    ("GET", "/actions/{ref}/changes"): Role.READ,
-    ("GET", "/actions/{ref}/queue"): Role.READ,
-    ("GET", "/actions/{ref}/queue-stats"): Role.READ,
-    ("PUT", "/actions/{ref}"): Role.OPERATE,
-    ("PATCH", "/actions/{ref}"): Role.OPERATE,
-    ("DELETE", "/actions/{ref}"): Role.OPERATE,
-    ("POST", "/actions/{ref}/pause"): Role.OPERATE,
-    ("POST", "/actions/{ref}/resume"): Role.OPERATE,
-    ("GET", "/actions/{ref}/keys"): Role.READ,
-    ("GET", "/actions/{ref}/keys/{key:text}"): Role.READ,
-    ("PUT", "/actions/{ref}/keys/{key:text}"): Role.OPERATE,
-    ("DELETE", "/actions/{ref}/keys/{key:text}"): Role.OPERATE,
-    ("GET", "/resources"): Role.READ,
-    ("GET", "/resources/{name}"): Role.READ,
-    ("GET", "/resources/{name}/changes"): Role.READ,
-    ("GET", "/resources/{name}/queue"): Role.READ,
-    ("PUT", "/resources/{name}"): Role.OPERATE,
-    ("PATCH", "/resources/{name}"): Role.OPERATE,
-    ("DELETE", "/resources/{name}"): Role.OPERATE,
-    ("POST", "/resources/{name}/pause"): Role.OPERATE,
-    ("POST", "/resources/{name}/resume"): Role.OPERATE,
-    ("GET", "/pools"): Role.READ,
-    ("GET", "/pools/{name}"): Role.READ,
-    ("GET", "/pools/{name}/changes"): Role.READ,
-    ("GET", "/pools/{name}/queue"): Role.READ,
-    ("PUT", "/pools/{name}"): Role.OPERATE,
-    ("PATCH", "/pools/{name}"): Role.OPERATE,
-    ("POST", "/pools/{name}/pause"): Role.OPERATE,
-    ("POST", "/pools/{name}/resume"): Role.OPERATE,
-    ("GET", "/queues"): Role.READ,
-    ("GET", "/workers"): Role.READ,
-    ("GET", "/workers/{worker}"): Role.READ,
-    ("POST", "/workers/{worker_id}/drain"): Role.OPERATE,
-    # A question, which changes nothing.
-    ("POST", "/workers/{worker_id}/no-reclaim"): Role.READ,
-    ("GET", "/dead-letters"): Role.READ,
-    ("GET", "/dead-letters/{name}"): Role.READ,
-    ("POST", "/dead-letters/replay"): Role.OPERATE,
-    ("POST", "/dead-letters/purge"): Role.OPERATE,
-    ("GET", "/tokens"): Role.ADMIN,
-    ("POST", "/tokens"): Role.ADMIN,
-    ("DELETE", "/tokens/{token_id}"): Role.ADMIN,
-    ("GET", "/webhooks"): Role.READ,
-    ("POST", "/webhooks/replay"): Role.OPERATE,
-}
-
 
 class Limit(StrEnum):
     """How a token that is limited to some actions is kept to them."""
@@ -138,27 +66,75 @@ class Limit(StrEnum):
     """The route checks the body or filters its list by `CallerScope`, or shows nothing of actions."""
 
 
-LIMITS: Final[Mapping[tuple[str, str], Limit]] = {
-    **{route: Limit.ACTION for route in ROLES if route[1].startswith("/actions/{ref}")},
-    **{route: Limit.EXECUTION for route in ROLES if route[1].startswith("/executions/{execution_id}")},
-    ("POST", "/executions"): Limit.ROUTE,
-    ("GET", "/executions"): Limit.ROUTE,
-    ("POST", "/executions/cancel"): Limit.ROUTE,
-    ("POST", "/executions/retry"): Limit.ROUTE,
-    ("GET", "/actions"): Limit.ROUTE,
-    ("GET", "/queues"): Limit.ROUTE,
-    ("GET", "/audit-log"): Limit.ROUTE,
-    ("GET", "/openapi.json"): Limit.ROUTE,
-    ("GET", "/whoami"): Limit.ROUTE,
+class Right(NamedTuple):
+    """What a route needs."""
+
+    role: Role | None
+    """None: no token."""
+    limit: Limit | None = None
+    """None: tokens that are limited to some actions may not request it."""
+
+
+_FAMILIES: Final[Mapping[str, Limit]] = {
+    "/actions/{ref}": Limit.ACTION,
+    "/executions/{execution_id}": Limit.EXECUTION,
 }
-"""Routes for tokens that are limited to some actions; all others refuse them."""
+"""Paths with which others begin."""
+EXCEPTIONS: Final[Mapping[tuple[str, str], Right]] = {
+    # Probes, and the files of the dashboard and of /docs: without data, for which the pages send a token.
+    ("GET", "/livez"): Right(None),
+    ("GET", "/readyz"): Right(None),
+    ("GET", "/"): Right(None),
+    ("GET", "/dashboard/{file}"): Right(None),
+    ("GET", "/docs"): Right(None),
+    ("GET", "/openapi.json"): Right(Role.READ, Limit.ROUTE),
+    ("GET", "/whoami"): Right(Role.READ, Limit.ROUTE),
+    ("GET", "/actions"): Right(Role.READ, Limit.ROUTE),
+    ("GET", "/queues"): Right(Role.READ, Limit.ROUTE),
+    ("GET", "/audit-log"): Right(Role.READ, Limit.ROUTE),
+    ("GET", "/executions"): Right(Role.READ, Limit.ROUTE),
+    ("POST", "/executions"): Right(Role.SUBMIT, Limit.ROUTE),
+    # A submitter may also cancel or retry executions whose ids it knows.
+    ("POST", "/executions/{execution_id}/cancel"): Right(Role.SUBMIT, Limit.EXECUTION),
+    ("POST", "/executions/{execution_id}/retry"): Right(Role.SUBMIT, Limit.EXECUTION),
+    # By a filter they reach executions of other submitters.
+    ("POST", "/executions/cancel"): Right(Role.OPERATE, Limit.ROUTE),
+    ("POST", "/executions/retry"): Right(Role.OPERATE, Limit.ROUTE),
+    # A question, which changes nothing.
+    ("POST", "/workers/{worker_id}/no-reclaim"): Right(Role.READ),
+    ("GET", "/tokens"): Right(Role.ADMIN),
+    ("POST", "/tokens"): Right(Role.ADMIN),
+    ("DELETE", "/tokens/{token_id}"): Right(Role.ADMIN),
+}
+"""By method and path without prefix. Any other route needs READ, or OPERATE if it may change something."""
+
+
+def right_to(method: str, template: str) -> Right:
+    """Return what a route needs."""
+    if (found := EXCEPTIONS.get((method, template))) is not None:
+        return found
+    limits = [limit for start, limit in _FAMILIES.items() if f"{template}/".startswith(f"{start}/")]
+    return Right(Role.READ if method in READING else Role.OPERATE, limits[0] if limits else None)
+
+
+def templates(app: FastAPI) -> Iterator[tuple[str, str]]:
+    """Yield method and path, without prefix, of every route of an application."""
+    for context in iter_route_contexts(app.routes):
+        for method in sorted((context.methods or {"GET"}) - {"HEAD"}):
+            yield method, (context.path or "").removeprefix(PREFIX)
+
+
+def token_of(request: Request) -> ApiToken | None:
+    """Return the token of a request; None: no token is required."""
+    token: ApiToken | None = request.state.caller_token
+    return token
 
 
 async def current_caller(request: Request) -> Caller:
     """Return who makes a change, for the audit log."""
-    name: str | None = getattr(request.state, "caller_name", None)
+    token = token_of(request)
     return Caller(
-        name="local" if name is None else name,
+        name="local" if token is None else token.name,
         address=None if request.client is None else request.client.host,
         channel=_CHANNELS.get(request.headers.get(CHANNEL_HEADER, ""), "api"),
     )
@@ -166,45 +142,29 @@ async def current_caller(request: Request) -> Caller:
 
 async def caller_scope(request: Request) -> tuple[str, ...] | None:
     """Return prefixes of the actions that the caller may use; None: all."""
-    scope: tuple[str, ...] | None = getattr(request.state, "caller_scope", None)
-    return scope
+    token = token_of(request)
+    return None if token is None else token.scope
 
 
 CurrentCaller = Annotated[Caller, Depends(current_caller)]
 CallerScope = Annotated[tuple[str, ...] | None, Depends(caller_scope)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
-    """What a request needs."""
-
-    role: Role | None
-    """None: no token."""
-    limit: Limit | None = None
-    """None: tokens that are limited to some actions may not request it."""
-    parameters: Mapping[str, str] = field(default_factory=dict)
-
-
-def route_of(method: str, path: str) -> Route:
-    """Return what a request needs.
-
-    A route that is not listed needs the highest role of settings if it may change something.
-    """
-    reads = method in READING
+def route_of(method: str, path: str) -> tuple[Right, Mapping[str, str]]:
+    """Return what a request needs, and the parameters of its path."""
+    method = "GET" if method in READING else method
     route = path.removeprefix(PREFIX) if path.startswith(f"{PREFIX}/") else path
-    for pattern, role, limit in _PATTERNS.get("GET" if reads else method, ()):
-        if found := pattern.match(route):
-            return Route(role=role, limit=limit, parameters=found.groupdict())
-    return Route(role=Role.READ if reads else Role.OPERATE)
+    for (known_method, template), pattern in _PATTERNS:
+        if known_method in (method, None) and (found := pattern.match(route)):
+            return right_to(method, template), found.groupdict()
+    return right_to(method, ""), {}
 
 
-def _patterns() -> dict[str, list[tuple[Pattern[str], Role | None, Limit | None]]]:
-    found: dict[str, list[tuple[Pattern[str], Role | None, Limit | None]]] = {}
-    # Literal steps match before parameters.
-    for (method, path), role in sorted(ROLES.items(), key=lambda entry: entry[0][1].count("{")):
-        # Compiled as the router does, so that no path means something else here.
-        found.setdefault(method, []).append((compile_path(path)[0], role, LIMITS.get((method, path))))
-    return found
+def _patterns() -> list[tuple[tuple[str | None, str], Pattern[str]]]:
+    """Compile as the router does, so that no path means something else here. Literal steps match first."""
+    listed = sorted(EXCEPTIONS, key=lambda route: route[1].count("{"))
+    families = [(None, path) for start in _FAMILIES for path in (start, f"{start}/{{rest:text}}")]
+    return [(route, compile_path(route[1])[0]) for route in (*listed, *families)]
 
 
 _PATTERNS: Final = _patterns()
@@ -248,22 +208,16 @@ class TokenMiddleware:
         """Store the token of the caller in the scope; return why the request is refused, or None."""
         headers = Headers(scope=scope)
         token = None
-        route = route_of(scope["method"], scope["path"])
-        if route.role is not None and await self._tokens.required():
+        (role, limit), parameters = route_of(scope["method"], scope["path"])
+        if role is not None and await self._tokens.required():
             token = await self._token(headers.get("authorization", ""))
             if token is None:
                 return problem(Code.UNAUTHORIZED, _SEND_A_TOKEN)
-            if token.role < route.role:
-                return _lacks_role(token, route.role)
-            if token.scope is not None and (refused := await self._outside_scope(token, route)) is not None:
+            if token.role < role:
+                return _forbidden(_role_words(token, role))
+            if token.scope is not None and (refused := await self._outside_scope(token, limit, parameters)):
                 return refused
-        scope["state"] = {
-            **scope.get("state", {}),
-            "caller_token": token,
-            "caller_name": None if token is None else token.name,
-            "caller_role": None if token is None else token.role,
-            "caller_scope": None if token is None else token.scope,
-        }
+        scope["state"] = {**scope.get("state", {}), "caller_token": token}
         if await self._is_foreign(headers.get("host", "")):
             return problem(Code.FORBIDDEN, _USE_AN_ADDRESS)
         # A browser sends requests to loopback addresses for any page, and names the page's site.
@@ -290,14 +244,18 @@ class TokenMiddleware:
             await self._tokens.find(token.strip()) if scheme.lower() == "bearer" and token.strip() else None
         )
 
-    async def _outside_scope(self, token: ApiToken, route: Route) -> Problem | None:
+    async def _outside_scope(
+        self, token: ApiToken, limit: Limit | None, parameters: Mapping[str, str]
+    ) -> Problem | None:
         """Return why a token that is limited to some actions may not request this, or None."""
-        match route.limit:
+        match limit:
             case Limit.ACTION:
-                ref = str(route.parameters["ref"])
-                return None if token.may_use(ref) else _lacks_scope(token, f"the action {ref[:200]!r}")
+                ref = parameters["ref"]
+                if token.may_use(ref):
+                    return None
+                return _forbidden(_scope_words(token, f"the action {ref[:200]!r}"))
             case Limit.EXECUTION:
-                execution_id = str(route.parameters["execution_id"])
+                execution_id = parameters["execution_id"]
                 # What is no id is refused by the route.
                 if not (execution_id.isascii() and execution_id.isdigit() and len(execution_id) < 19):
                     return None
@@ -309,31 +267,28 @@ class TokenMiddleware:
             case Limit.ROUTE:
                 return None
             case None:
-                return _lacks_scope(token, _ALL_ACTIONS)
+                return _forbidden(_scope_words(token, _ALL_ACTIONS))
 
 
-def refused_routes(token: ApiToken) -> dict[str, str]:
+def refused_routes(token: ApiToken, routes: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return the routes that a token may not request at all, as `METHOD /path`, each with the reason."""
     refused = {}
-    for (method, path), role in ROLES.items():
+    for method, path in routes:
+        role, limit = right_to(method, path)
         if role is not None and token.role < role:
             refused[f"{method} {path}"] = _role_words(token, role)
-        elif role is not None and token.scope is not None and (method, path) not in LIMITS:
+        elif role is not None and token.scope is not None and limit is None:
             refused[f"{method} {path}"] = _scope_words(token, _ALL_ACTIONS)
     return refused
 
 
-def _lacks_scope(token: ApiToken, subject: str) -> Problem:
-    return problem(Code.FORBIDDEN, f"header Authorization: {_scope_words(token, subject)}")
+def _forbidden(reason: str) -> Problem:
+    return problem(Code.FORBIDDEN, f"header Authorization: {reason}")
 
 
 def _scope_words(token: ApiToken, subject: str) -> str:
     allowed = ", ".join(f"{prefix}..." for prefix in token.scope or ())
     return f"this concerns {subject}; the token {token.name!r} is for the actions {allowed}"
-
-
-def _lacks_role(token: ApiToken, role: Role) -> Problem:
-    return problem(Code.FORBIDDEN, f"header Authorization: {_role_words(token, role)}")
 
 
 def _role_words(token: ApiToken, role: Role) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Body, Header, Request
+from fastapi import Body, Header, Request
 from fastapi.openapi.models import Example
 from pydantic import BaseModel, Field, model_validator
 
@@ -19,10 +19,11 @@ from turnstile.common.domain.states import Status, is_terminal
 from turnstile.common.requests import json_text, read_traceparent
 from turnstile.executor.api.answers import answer_deadline
 from turnstile.executor.api.auth import CallerScope, CurrentCaller
-from turnstile.executor.api.bodies import InUtf8, JsonBody, JsonRoute
+from turnstile.executor.api.bodies import InUtf8, JsonBody
 from turnstile.executor.api.executions import FilterFields, Reason
 from turnstile.executor.api.paging import ID_MAX, cursor_id, cursor_ids, cursor_of, next_cursor
-from turnstile.executor.api.problems import CheckedRouter, Problem, documented, problem
+from turnstile.executor.api.parts import Parts
+from turnstile.executor.api.problems import ApiRoutes, Problem, documented, shown_refusal
 from turnstile.executor.callers import Caller
 from turnstile.executor.history.bulk_selection import (
     CANCEL,
@@ -41,7 +42,7 @@ BULK_MAX: Final = 1000
 """Most executions in one call."""
 _CANCEL_CURSOR: Final = "bulk-cancel"
 _RETRY_CURSOR: Final = "bulk-retry"
-_REFUSALS: Final = documented(Code.UNKNOWN_FIELD, Code.UNKNOWN_ACTION, Code.TOO_LARGE)
+_REFUSALS: Final = documented(Code.UNKNOWN_ACTION, Code.TOO_LARGE)
 
 
 _Id = Annotated[int, Field(ge=1, le=ID_MAX)]
@@ -162,85 +163,81 @@ _RETRY_EXAMPLES: Final[dict[str, Example]] = {
 }
 
 
-def bulk_routes(inbox: Inbox, executions: Executions) -> APIRouter:
-    """Return the routes for many executions."""
-    routes = CheckedRouter(prefix="/executions", tags=["executions"], route_class=JsonRoute)
-    _add_cancel_route(routes, inbox, executions)
-    _add_retry_route(routes, inbox, executions)
-    return routes
+routes = ApiRoutes(prefix="/executions", tag="executions")
 
 
-def _add_cancel_route(routes: APIRouter, inbox: Inbox, executions: Executions) -> None:
-    @routes.post(
-        "/cancel",
-        summary=f"Cancel all executions that match a filter, at most {BULK_MAX} in a call",
-        description="Newest first, so that the heads of the queues do not start meanwhile. Repeating a call "
-        "is harmless.",
-        status_code=202,
-        responses=_REFUSALS,
-    )
-    async def post_bulk_cancel(
-        body: Annotated[BulkCancelBody, Body(openapi_examples=_CANCEL_EXAMPLES)],
-        caller: CurrentCaller,
-        scope: CallerScope,
-    ) -> BulkOutcome:
-        async with answer_deadline():
-            if body.ids is not None:
-                selected = await _named(executions, body, CANCEL, scope)
-                matches, cursor = selected.matches[::-1], None
-            else:
-                selected = await _matching(executions, body, CANCEL, scope)
-                before_id = cursor_id(_CANCEL_CURSOR, body.cursor, first=ID_MAX)
-                found = await executions.unfinished(selected.wanted, before_id=before_id, limit=body.limit)
-                matches, cursor = found.items, next_cursor(_CANCEL_CURSOR, found.next_id)
-            ids = [match.id for match in matches]
-            moved: list[tuple[int, Status, Status]] = []
-            if ids and not body.dry_run:
-                await _record(inbox, "cancelled", body, len(ids), caller)
-                moved = await inbox.cancel(ids, body.reason, caller)
-        return _outcome(selected, _after_cancel(matches, moved), dry_run=body.dry_run, cursor=cursor)
+@routes.post(
+    "/cancel",
+    summary=f"Cancel all executions that match a filter, at most {BULK_MAX} in a call",
+    description="Newest first, so that the heads of the queues do not start meanwhile. Repeating a call "
+    "is harmless.",
+    status_code=202,
+    responses=_REFUSALS,
+)
+async def post_bulk_cancel(
+    parts: Parts,
+    body: Annotated[BulkCancelBody, Body(openapi_examples=_CANCEL_EXAMPLES)],
+    caller: CurrentCaller,
+    scope: CallerScope,
+) -> BulkOutcome:
+    async with answer_deadline():
+        if body.ids is not None:
+            selected = await _named(parts.executions, body, CANCEL, scope)
+            matches, cursor = selected.matches[::-1], None
+        else:
+            selected = await _matching(parts.executions, body, CANCEL, scope)
+            before_id = cursor_id(_CANCEL_CURSOR, body.cursor, first=ID_MAX)
+            found = await parts.executions.unfinished(selected.wanted, before_id=before_id, limit=body.limit)
+            matches, cursor = found.items, next_cursor(_CANCEL_CURSOR, found.next_id)
+        ids = [match.id for match in matches]
+        moved: list[tuple[int, Status, Status]] = []
+        if ids and not body.dry_run:
+            await _record(parts.inbox, "cancelled", body, len(ids), caller)
+            moved = await parts.inbox.cancel(ids, body.reason, caller)
+    return _outcome(selected, _after_cancel(matches, moved), dry_run=body.dry_run, cursor=cursor)
 
 
-def _add_retry_route(routes: APIRouter, inbox: Inbox, executions: Executions) -> None:
-    @routes.post(
-        "/retry",
-        summary=f"Retry all executions that match a filter, at most {BULK_MAX} in a call",
-        description="Oldest first, so that they are queued in their former order. With an `Idempotency-Key`, "
-        "a call that is repeated after a lost answer retries nothing twice, nor its own results.",
-        status_code=202,
-        responses=_REFUSALS,
-    )
-    async def post_bulk_retry(
-        request: Request,
-        body: Annotated[BulkRetryBody, Body(openapi_examples=_RETRY_EXAMPLES)],
-        caller: CurrentCaller,
-        scope: CallerScope,
-        idempotency_key: Annotated[
-            InUtf8 | None,
-            Header(
-                min_length=1,
-                max_length=480,
-                description="Each new execution then has the key `key/id`.",
-            ),
-        ] = None,
-    ) -> BulkOutcome:
-        async with answer_deadline(adds_executions=True):
-            if body.ids is not None:
-                selected = await _named(executions, body, RETRY, scope)
-                matches, cursor = selected.matches, None
-            else:
-                selected = await _matching(executions, body, RETRY, scope)
-                matches, cursor = await _ended(executions, body, selected.wanted, idempotency_key)
-            items = () if body.dry_run else matches
-            retried: list[Retried] = []
-            if items:
-                await _record(inbox, "retried", body, len(items), caller)
-                requests = [
-                    (match.id, None if idempotency_key is None else f"{idempotency_key}/{match.id}")
-                    for match in items
-                ]
-                retried = await inbox.retry(requests, read_traceparent(request.headers), caller)
-        return _outcome(selected, _after_retry(matches, retried), dry_run=body.dry_run, cursor=cursor)
+@routes.post(
+    "/retry",
+    summary=f"Retry all executions that match a filter, at most {BULK_MAX} in a call",
+    description="Oldest first, so that they are queued in their former order. With an `Idempotency-Key`, "
+    "a call that is repeated after a lost answer retries nothing twice, nor its own results.",
+    status_code=202,
+    responses=_REFUSALS,
+)
+async def post_bulk_retry(
+    *,
+    parts: Parts,
+    request: Request,
+    body: Annotated[BulkRetryBody, Body(openapi_examples=_RETRY_EXAMPLES)],
+    caller: CurrentCaller,
+    scope: CallerScope,
+    idempotency_key: Annotated[
+        InUtf8 | None,
+        Header(
+            min_length=1,
+            max_length=480,
+            description="Each new execution then has the key `key/id`.",
+        ),
+    ] = None,
+) -> BulkOutcome:
+    async with answer_deadline(adds_executions=True):
+        if body.ids is not None:
+            selected = await _named(parts.executions, body, RETRY, scope)
+            matches, cursor = selected.matches, None
+        else:
+            selected = await _matching(parts.executions, body, RETRY, scope)
+            matches, cursor = await _ended(parts.executions, body, selected.wanted, idempotency_key)
+        items = () if body.dry_run else matches
+        retried: list[Retried] = []
+        if items:
+            await _record(parts.inbox, "retried", body, len(items), caller)
+            requests = [
+                (match.id, None if idempotency_key is None else f"{idempotency_key}/{match.id}")
+                for match in items
+            ]
+            retried = await parts.inbox.retry(requests, read_traceparent(request.headers), caller)
+    return _outcome(selected, _after_retry(matches, retried), dry_run=body.dry_run, cursor=cursor)
 
 
 def _outcome(
@@ -333,7 +330,7 @@ def _after_retry(found: Sequence[Match], retried: Sequence[Retried]) -> tuple[li
     for match in found:
         decided, retry_id, shown = answers.get(match.id), None, None
         if decided is not None and (refusal := refusal_of(decided)) is not None:
-            shown = problem(refusal.code, refusal.message)
+            shown = shown_refusal(refusal)
         elif decided is not None:
             retry_id = decided["execution_id"]
             changed += not decided["duplicate"]

@@ -5,7 +5,7 @@ from codecs import getincrementaldecoder
 from datetime import datetime
 from typing import Annotated, ClassVar, Final, Literal, Self
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from pydantic import (
     AwareDatetime,
     BaseModel,
@@ -17,13 +17,13 @@ from pydantic import (
 
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.executor.api.auth import CurrentCaller
-from turnstile.executor.api.bodies import LIST_BYTES_MAX, JsonBody, JsonRoute
+from turnstile.executor.api.bodies import LIST_BYTES_MAX, JsonBody
 from turnstile.executor.api.paging import Page, Paging, cursor_of, cursor_parts, invalid_cursor
-from turnstile.executor.api.problems import CheckedRouter, documented
+from turnstile.executor.api.parts import Parts
+from turnstile.executor.api.problems import ApiRoutes, documented
 from turnstile.executor.dead_letters.message import StoredDeadLetter
 from turnstile.executor.dead_letters.store import (
     DeadLetterResult,
-    DeadLetters,
     Position,
     Selection,
 )
@@ -170,69 +170,63 @@ class DeadLetterReport(BaseModel):
     left: int = Field(description="Matching dead letters that are left: repeat the call.")
 
 
-def dead_letter_routes(dead_letters: DeadLetters) -> APIRouter:
-    """Return the routes of dead letters."""
-    routes = CheckedRouter(prefix="/dead-letters", tags=["operation"], route_class=JsonRoute)
-    _add_reading_routes(routes, dead_letters)
-    _add_changing_routes(routes, dead_letters)
-    return routes
+routes = ApiRoutes(prefix="/dead-letters", tag="operation")
 
 
-def _add_reading_routes(routes: APIRouter, dead_letters: DeadLetters) -> None:
-    @routes.get(
-        "",
-        summary="List dead letters, oldest or newest first",
-        description="A dead letter appears once an executor has drained it from the broker.",
-        responses=documented(Code.UNKNOWN_FIELD),
+@routes.get(
+    "",
+    summary="List dead letters, oldest or newest first",
+    description="A dead letter appears once an executor has drained it from the broker.",
+)
+async def get_dead_letters(parts: Parts, query: Annotated[DeadLetterListing, Query()]) -> DeadLetterPage:
+    after = None if query.cursor is None else _position(query.cursor)
+    page = await parts.dead_letters.page(
+        code=query.code, after=after, limit=query.limit, newest_first=query.order == "newest"
     )
-    async def get_dead_letters(query: Annotated[DeadLetterListing, Query()]) -> DeadLetterPage:
-        after = None if query.cursor is None else _position(query.cursor)
-        page = await dead_letters.page(
-            code=query.code, after=after, limit=query.limit, newest_first=query.order == "newest"
-        )
-        last = page.letters[-1] if page.rest else None
-        return DeadLetterPage(
-            items=[_shown(letter) for letter in page.letters],
-            next_cursor=None if last is None else cursor_of(_CURSOR, last.died_at.isoformat(), last.id),
-            total=page.total,
-        )
-
-    @routes.get("/{name}", summary="Read one dead letter", responses=documented(Code.NOT_FOUND))
-    async def get_dead_letter(name: NamePath) -> DeadLetterDetail:
-        letter = await dead_letters.read(name)
-        if letter is None:
-            raise Refusal(Code.NOT_FOUND, f"id: there is no dead letter {name!r}; {_LISTED}")
-        return _shown(letter)
-
-
-def _add_changing_routes(routes: APIRouter, dead_letters: DeadLetters) -> None:
-    @routes.post(
-        "/replay",
-        summary="Replay dead letters, oldest first",
-        description="Publishes them with their original routing keys, unchanged or, a single one, with "
-        "another body. A dead letter is deleted once the broker has confirmed the message; one that no queue "
-        "accepts stays, with the reason. An invalid message is dead-lettered again under a new id. The "
-        "message id stays the same: a request that is replayed twice is one execution.",
-        responses=documented(Code.UNKNOWN_FIELD, Code.TOO_LARGE),
+    last = page.letters[-1] if page.rest else None
+    return DeadLetterPage(
+        items=[_shown(letter) for letter in page.letters],
+        next_cursor=None if last is None else cursor_of(_CURSOR, last.died_at.isoformat(), last.id),
+        total=page.total,
     )
-    async def post_replay(body: DeadLetterReplay, caller: CurrentCaller) -> DeadLetterReport:
-        if body.dry_run:
-            return _report(await dead_letters.planned(body.selection(), limit=body.limit))
-        return _report(
-            await dead_letters.replay(
-                body.selection(), limit=body.limit, changed_by=caller, body=body.edited()
-            )
-        )
 
-    @routes.post(
-        "/purge",
-        summary="Purge dead letters, oldest first",
-        responses=documented(Code.UNKNOWN_FIELD, Code.TOO_LARGE),
+
+@routes.get("/{name}", summary="Read one dead letter", responses=documented(Code.NOT_FOUND))
+async def get_dead_letter(parts: Parts, name: NamePath) -> DeadLetterDetail:
+    letter = await parts.dead_letters.read(name)
+    if letter is None:
+        raise Refusal(Code.NOT_FOUND, f"id: there is no dead letter {name!r}; {_LISTED}")
+    return _shown(letter)
+
+
+@routes.post(
+    "/replay",
+    summary="Replay dead letters, oldest first",
+    description="Publishes them with their original routing keys, unchanged or, a single one, with "
+    "another body. A dead letter is deleted once the broker has confirmed the message; one that no queue "
+    "accepts stays, with the reason. An invalid message is dead-lettered again under a new id. The "
+    "message id stays the same: a request that is replayed twice is one execution.",
+    responses=documented(Code.TOO_LARGE),
+)
+async def post_replay(parts: Parts, body: DeadLetterReplay, caller: CurrentCaller) -> DeadLetterReport:
+    if body.dry_run:
+        return _report(await parts.dead_letters.planned(body.selection(), limit=body.limit))
+    return _report(
+        await parts.dead_letters.replay(
+            body.selection(), limit=body.limit, changed_by=caller, body=body.edited()
+        )
     )
-    async def post_purge(body: DeadLetterPurge, caller: CurrentCaller) -> DeadLetterReport:
-        if body.dry_run:
-            return _report(await dead_letters.planned(body.selection(), limit=body.limit))
-        return _report(await dead_letters.purge(body.selection(), limit=body.limit, changed_by=caller))
+
+
+@routes.post(
+    "/purge",
+    summary="Purge dead letters, oldest first",
+    responses=documented(Code.TOO_LARGE),
+)
+async def post_purge(parts: Parts, body: DeadLetterPurge, caller: CurrentCaller) -> DeadLetterReport:
+    if body.dry_run:
+        return _report(await parts.dead_letters.planned(body.selection(), limit=body.limit))
+    return _report(await parts.dead_letters.purge(body.selection(), limit=body.limit, changed_by=caller))
 
 
 def _position(cursor: str) -> Position:

@@ -12,18 +12,18 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import Header, Query, Request
 from fastapi.responses import Response
 from pydantic import Field
 from starlette.types import Message, Receive, Scope, Send
 
-from turnstile.common.domain.errors import Code
 from turnstile.common.telemetry.logs import Episodes
+from turnstile.executor.api.auth import token_of
 from turnstile.executor.api.bodies import StrictModel
-from turnstile.executor.api.problems import documented
+from turnstile.executor.api.parts import Parts
+from turnstile.executor.api.problems import ApiRoutes
 from turnstile.executor.dashboard.events import HEARTBEAT
 from turnstile.executor.dashboard.live import Live, Stream
-from turnstile.executor.stored_tokens import AcceptedTokens
 
 logger = logging.getLogger(__name__)
 _DROPPED: Final = Episodes(logger, "event_stream_dropped", level=logging.INFO)
@@ -107,39 +107,36 @@ class EventStream(Response):
                 return
 
 
-def event_routes(live: Live, stopping: asyncio.Event, tokens: AcceptedTokens) -> APIRouter:
-    """Return the route of events; streams end once `stopping` is set."""
-    routes = APIRouter(tags=["operation"])
+routes = ApiRoutes(tag="operation")
 
-    @routes.get(
-        "/events",
-        summary="Stream changes as server-sent events",
-        description="`overview`: totals; `queues`: those that changed since the last batch; `executions`: "
-        "status and progress of watched ones; `opening`: load the current state. At most one batch a second. "
-        "Comments keep the connection open. Send `Last-Event-ID` to continue where a stream ended.",
-        response_class=Response,
-        responses={
-            200: {
-                "description": "A stream of events.",
-                "content": {"text/event-stream": {"schema": {"type": "string"}}},
-            },
-            **documented(Code.UNKNOWN_FIELD),
-        },
+
+@routes.get(
+    "/events",
+    summary="Stream changes as server-sent events",
+    description="`overview`: totals; `queues`: those that changed since the last batch; `executions`: "
+    "status and progress of watched ones; `opening`: load the current state. At most one batch a second. "
+    "Comments keep the connection open. Send `Last-Event-ID` to continue where a stream ended.",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "A stream of events.",
+            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        }
+    },
+)
+async def get_events(
+    parts: Parts,
+    request: Request,
+    query: Annotated[StreamParameters, Query()],
+    last_event_id: Annotated[str | None, Header(max_length=100)] = None,
+) -> Response:
+    return EventStream(
+        parts.live,
+        query,
+        last_event_id=last_event_id,
+        stopping=parts.stopping,
+        refused=partial(parts.tokens.until_refused, token_of(request)),
     )
-    async def get_events(
-        request: Request,
-        query: Annotated[StreamParameters, Query()],
-        last_event_id: Annotated[str | None, Header(max_length=100)] = None,
-    ) -> Response:
-        return EventStream(
-            live,
-            query,
-            last_event_id=last_event_id,
-            stopping=stopping,
-            refused=partial(tokens.until_refused, request.state.caller_token),
-        )
-
-    return routes
 
 
 async def _gone(receive: Receive) -> None:

@@ -4,14 +4,13 @@ A submitted request is read exactly like the body of `execution.requested`, and 
 the same idempotency key over HTTP and over the broker is the same execution.
 """
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 from uuid import UUID
 
-from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
+from fastapi import Body, Header, Path, Query, Request, Response
 from msgspec import structs
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.config import JsonDict
@@ -30,14 +29,12 @@ from turnstile.common.requests import (
     request_bytes_max,
 )
 from turnstile.executor.api.answers import answer_deadline
-from turnstile.executor.api.auth import CallerScope, CurrentCaller
+from turnstile.executor.api.auth import CallerScope, CurrentCaller, token_of
 from turnstile.executor.api.bodies import (
     LIST_BYTES_MAX,
     InUtf8,
     JsonBody,
-    JsonRoute,
     StrictModel,
-    in_utf8,
     read_body,
 )
 from turnstile.executor.api.paging import (
@@ -50,15 +47,14 @@ from turnstile.executor.api.paging import (
     invalid_cursor,
     next_cursor,
 )
-from turnstile.executor.api.problems import CheckedRouter, Problem, answer, documented, problem
-from turnstile.executor.api_tokens import ApiToken, Role
-from turnstile.executor.history.execution_reader import ExecutionReader
-from turnstile.executor.history.executions import Executions, LogPosition
+from turnstile.executor.api.parts import ApiParts, Parts, parts_of
+from turnstile.executor.api.problems import ApiRoutes, Problem, Refused, documented, shown_refusal
+from turnstile.executor.api_tokens import Role
+from turnstile.executor.history.executions import LogPosition
 from turnstile.executor.history.filters import CANDIDATES_MAX, ExecutionFilter
 from turnstile.executor.inbox import Answer, Inbox, refusal_of
-from turnstile.executor.leader.command_rows import request_of
+from turnstile.executor.leader.door import request_of
 from turnstile.executor.leader.ports import Request as Submission
-from turnstile.executor.metrics import REFUSED
 from turnstile.executor.queries.schemas import (
     ExecutionDetail,
     ExecutionRecord,
@@ -222,18 +218,6 @@ class Logs(BaseModel):
     ended: bool = Field(description="Nothing follows: the execution, or the requested attempt, has ended.")
 
 
-def execution_routes(
-    inbox: Inbox, executions: Executions, reader: ExecutionReader, *, parameters_bytes_max: int
-) -> APIRouter:
-    """Return the routes of executions."""
-    routes = CheckedRouter(prefix="/executions", tags=["executions"], route_class=JsonRoute)
-    _add_submit_route(routes, inbox, parameters_bytes_max)
-    _add_reading_routes(routes, executions, reader)
-    _add_cancel_route(routes, inbox)
-    _add_retry_route(routes, inbox)
-    return routes
-
-
 _ONE_EXAMPLE: Final = {
     "action_ref": "reports.render",
     "parameters": {"customer_id": 17},
@@ -268,183 +252,177 @@ def _submit_body() -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": content}}}
 
 
-def _add_submit_route(routes: APIRouter, inbox: Inbox, parameters_bytes_max: int) -> None:
-    lock = asyncio.Lock()
+routes = ApiRoutes(prefix="/executions", tag="executions")
 
-    @routes.post(
-        "",
-        summary=f"Submit one execution, or a list of at most {LIST_MAX}",
-        status_code=202,
-        responses={
-            200: {"model": Acceptance, "description": _KNOWN_KEY},
-            **documented(
-                Code.UNKNOWN_FIELD,
-                Code.INVALID_PARAMETERS,
-                Code.UNKNOWN_ACTION,
-                Code.TOO_LARGE,
-                Code.IDEMPOTENCY_CONFLICT,
-                Code.QUEUE_FULL,
-            ),
-        },
-        openapi_extra=_submit_body(),
-        response_model=Acceptance | AcceptanceList,
-    )
-    async def post_executions(
-        request: Request,
-        response: Response,
-        idempotency_key: Annotated[
-            str | None, Header(description="The same key is the same execution; not for a list.")
-        ] = None,
-    ) -> Any:
-        submitted = await _read_submitted(
-            request, idempotency_key, parameters_bytes_max=parameters_bytes_max, lock=lock
+
+@routes.post(
+    "",
+    summary=f"Submit one execution, or a list of at most {LIST_MAX}",
+    status_code=202,
+    responses={
+        200: {"model": Acceptance, "description": _KNOWN_KEY},
+        **documented(
+            Code.INVALID_PARAMETERS,
+            Code.UNKNOWN_ACTION,
+            Code.TOO_LARGE,
+            Code.IDEMPOTENCY_CONFLICT,
+            Code.QUEUE_FULL,
+        ),
+    },
+    openapi_extra=_submit_body(),
+)
+async def post_executions(
+    request: Request,
+    response: Response,
+    idempotency_key: Annotated[
+        InUtf8 | None, Header(description="The same key is the same execution; not for a list.")
+    ] = None,
+) -> Acceptance | AcceptanceList:
+    parts = parts_of(request)
+    submitted = await _read_submitted(request, idempotency_key, parts)
+    answers = await _submit(parts.inbox, submitted.requests)
+    if submitted.is_list:
+        return AcceptanceList(
+            items=[shown_refusal(each) if isinstance(each, Refusal) else each for each in answers]
         )
-        answers = await _submit(inbox, submitted.requests)
-        if submitted.is_list:
-            return AcceptanceList(items=answers)
-        match answers[0]:
-            case Problem() as refused:
-                return answer(refused)
-            case Acceptance() as accepted:
-                return _created(accepted, response)
+    (answer,) = answers
+    if isinstance(answer, Refusal):
+        raise answer
+    _set_created(answer, response)
+    return answer
 
 
-def _created(accepted: Acceptance, response: Response) -> Acceptance:
+def _set_created(accepted: Acceptance, response: Response) -> None:
     response.status_code = 200 if accepted.duplicate else 202
     response.headers["Location"] = f"/api/v1/executions/{accepted.id}"
-    return accepted
 
 
-def _add_reading_routes(routes: APIRouter, executions: Executions, reader: ExecutionReader) -> None:
-    @routes.get(
-        "",
-        summary="List executions, newest first",
-        description="A page may be short, or empty, and still have a `next_cursor`: it reads a bounded "
-        "number of executions, then `searched_until` says how far, and contains a bounded number of bytes. "
-        "`action_ref`, and any of the statuses delayed, scheduled and running, are found by an index, and "
-        "without `action_ref` queued too; other conditions are compared one execution after another. "
-        "Executions that have ended have `gates`, if they passed more than their queue.",
-        responses=documented(Code.UNKNOWN_FIELD),
-        response_model=ExecutionList,
+@routes.get(
+    "",
+    summary="List executions, newest first",
+    description="A page may be short, or empty, and still have a `next_cursor`: it reads a bounded "
+    "number of executions, then `searched_until` says how far, and contains a bounded number of bytes. "
+    "`action_ref`, and any of the statuses delayed, scheduled and running, are found by an index, and "
+    "without `action_ref` queued too; other conditions are compared one execution after another. "
+    "Executions that have ended have `gates`, if they passed more than their queue.",
+    response_model=ExecutionList,
+)
+async def get_executions(
+    parts: Parts,
+    query: Annotated[ExecutionListing, Query()],
+    scope: CallerScope,
+) -> Response:
+    wanted = replace(query.filter(), scope=scope)
+    before_id = cursor_id(_CURSOR, query.cursor, first=ID_MAX)
+    page = await parts.executions.listed(wanted, before_id=before_id, limit=query.limit)
+    shown = {
+        "items": page.items,
+        "next_cursor": next_cursor(_CURSOR, page.next_id),
+        "searched_until": page.searched_until,
+    }
+    return Response(to_json(shown, inf_nan_mode="null"), media_type="application/json")
+
+
+@routes.get("/{execution_id}", summary="Read an execution", responses=documented(Code.NOT_FOUND))
+async def get_execution(parts: Parts, execution_id: ExecutionPath) -> GatedExecutionDetail | ExecutionDetail:
+    found = await parts.execution_reader.execution(ExecutionId(execution_id))
+    if found is None:
+        raise _unknown_execution(execution_id)
+    return found
+
+
+@routes.get(
+    "/{execution_id}/logs",
+    summary="Read the logs of an execution, by attempt, also while it runs",
+    description="About the last 64 KiB of each attempt are kept.",
+    responses=documented(Code.NOT_FOUND),
+)
+async def get_logs(parts: Parts, execution_id: ExecutionPath, query: Annotated[LogListing, Query()]) -> Logs:
+    after = _log_position(query.cursor or query.after)
+    page = await parts.executions.logs(
+        ExecutionId(execution_id), attempt=query.attempt, after=after, limit=query.limit
     )
-    async def get_executions(
-        query: Annotated[ExecutionListing, Query()],
-        scope: CallerScope,
-    ) -> Response:
-        wanted = replace(query.filter(), scope=scope)
-        before_id = cursor_id(_CURSOR, query.cursor, first=ID_MAX)
-        page = await executions.listed(wanted, before_id=before_id, limit=query.limit)
-        shown = {
-            "items": page.items,
-            "next_cursor": next_cursor(_CURSOR, page.next_id),
-            "searched_until": page.searched_until,
-        }
-        return Response(to_json(shown, inf_nan_mode="null"), media_type="application/json")
+    if page is None:
+        raise _unknown_execution(execution_id)
+    read = page.position
+    cursor = None if page.is_ended else cursor_of(_LOG_CURSOR, read.attempt, read.chars)
+    return Logs(items=list(page.items), next_cursor=cursor, ended=page.is_ended)
 
-    @routes.get("/{execution_id}", summary="Read an execution", responses=documented(Code.NOT_FOUND))
-    async def get_execution(execution_id: ExecutionPath) -> GatedExecutionDetail | ExecutionDetail:
-        found = await reader.execution(ExecutionId(execution_id))
-        if found is None:
-            raise _unknown_execution(execution_id)
-        return found
 
-    @routes.get(
-        "/{execution_id}/logs",
-        summary="Read the logs of an execution, by attempt, also while it runs",
-        description="About the last 64 KiB of each attempt are kept.",
-        responses=documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD),
-    )
-    async def get_logs(execution_id: ExecutionPath, query: Annotated[LogListing, Query()]) -> Logs:
-        after = _log_position(query.cursor or query.after)
-        page = await executions.logs(
-            ExecutionId(execution_id), attempt=query.attempt, after=after, limit=query.limit
+@routes.post(
+    "/{execution_id}/cancel",
+    summary="Cancel an execution",
+    description="Before its start it ends at once; later its worker is requested to stop it.",
+    status_code=202,
+    responses=documented(Code.NOT_FOUND, Code.ALREADY_TERMINAL, Code.TOO_LARGE),
+)
+async def post_cancel(
+    parts: Parts,
+    execution_id: ExecutionPath,
+    caller: CurrentCaller,
+    body: Annotated[
+        CancelBody,
+        Body(openapi_examples={"reason": {"value": {"reason": "no longer needed"}}}),
+    ] = _NO_REASON,
+) -> Cancelled:
+    async with answer_deadline():
+        moved = await parts.inbox.cancel([execution_id], body.reason, caller)
+    if not moved:
+        raise _unknown_execution(execution_id)
+    _, before, after = moved[0]
+    if is_terminal(before):
+        detail = f"execution {execution_id} is {after}; an ended execution never changes"
+        raise Refused(Code.ALREADY_TERMINAL, detail, id=execution_id, execution_status=after)
+    return Cancelled(id=execution_id, status=after)
+
+
+@routes.post(
+    "/{execution_id}/retry",
+    summary="Retry an ended execution as a new one",
+    description="Same action, parameters, concurrency key, priority, timeout, callback_url and metadata, "
+    "under the action's present limits, behind the executions of this priority that wait. The ended "
+    "execution does not change.",
+    status_code=202,
+    responses={
+        200: {"model": RetryAcceptance, "description": _KNOWN_KEY},
+        **documented(
+            Code.NOT_FOUND,
+            Code.NOT_TERMINAL,
+            Code.UNKNOWN_ACTION,
+            Code.TOO_LARGE,
+            Code.INVALID_PARAMETERS,
+            Code.IDEMPOTENCY_CONFLICT,
+            Code.QUEUE_FULL,
+        ),
+    },
+)
+async def post_retry(
+    *,
+    parts: Parts,
+    execution_id: ExecutionPath,
+    request: Request,
+    response: Response,
+    caller: CurrentCaller,
+    _: Annotated[RetryBody, Body(openapi_examples={"empty": {"value": {}}})] = _NOTHING,
+    idempotency_key: Annotated[
+        InUtf8 | None,
+        Header(min_length=1, max_length=512, description="The same key is the same new execution."),
+    ] = None,
+) -> RetryAcceptance:
+    async with answer_deadline(adds_executions=True):
+        (retried,) = await parts.inbox.retry(
+            [(execution_id, idempotency_key)], read_traceparent(request.headers), caller
         )
-        if page is None:
-            raise _unknown_execution(execution_id)
-        read = page.position
-        cursor = None if page.is_ended else cursor_of(_LOG_CURSOR, read.attempt, read.chars)
-        return Logs(items=list(page.items), next_cursor=cursor, ended=page.is_ended)
-
-
-def _add_cancel_route(routes: APIRouter, inbox: Inbox) -> None:
-    @routes.post(
-        "/{execution_id}/cancel",
-        summary="Cancel an execution",
-        description="Before its start it ends at once; later its worker is requested to stop it.",
-        status_code=202,
-        responses=documented(Code.NOT_FOUND, Code.ALREADY_TERMINAL, Code.UNKNOWN_FIELD, Code.TOO_LARGE),
-        response_model=Cancelled,
-    )
-    async def post_cancel(
-        execution_id: ExecutionPath,
-        caller: CurrentCaller,
-        body: Annotated[
-            CancelBody,
-            Body(openapi_examples={"reason": {"value": {"reason": "no longer needed"}}}),
-        ] = _NO_REASON,
-    ) -> Any:
-        async with answer_deadline():
-            moved = await inbox.cancel([execution_id], body.reason, caller)
-        if not moved:
-            raise _unknown_execution(execution_id)
-        _, before, after = moved[0]
-        if is_terminal(before):
-            detail = f"execution {execution_id} is {after}; an ended execution never changes"
-            return answer(problem(Code.ALREADY_TERMINAL, detail, id=execution_id, execution_status=after))
-        return Cancelled(id=execution_id, status=after)
-
-
-def _add_retry_route(routes: APIRouter, inbox: Inbox) -> None:
-    @routes.post(
-        "/{execution_id}/retry",
-        summary="Retry an ended execution as a new one",
-        description="Same action, parameters, concurrency key, priority, timeout, callback_url and metadata, "
-        "under the action's present limits, behind the executions of this priority that wait. The ended "
-        "execution does not change.",
-        status_code=202,
-        responses={
-            200: {"model": RetryAcceptance, "description": _KNOWN_KEY},
-            **documented(
-                Code.NOT_FOUND,
-                Code.NOT_TERMINAL,
-                Code.UNKNOWN_ACTION,
-                Code.UNKNOWN_FIELD,
-                Code.TOO_LARGE,
-                Code.INVALID_PARAMETERS,
-                Code.IDEMPOTENCY_CONFLICT,
-                Code.QUEUE_FULL,
-            ),
-        },
-        response_model=RetryAcceptance,
-    )
-    async def post_retry(
-        execution_id: ExecutionPath,
-        request: Request,
-        response: Response,
-        caller: CurrentCaller,
-        _: Annotated[RetryBody, Body(openapi_examples={"empty": {"value": {}}})] = _NOTHING,
-        idempotency_key: Annotated[
-            InUtf8 | None,
-            Header(min_length=1, max_length=512, description="The same key is the same new execution."),
-        ] = None,
-    ) -> Any:
-        async with answer_deadline(adds_executions=True):
-            (retried,) = await inbox.retry(
-                [(execution_id, idempotency_key)], read_traceparent(request.headers), caller
-            )
-        if retried.status is None:
-            raise _unknown_execution(execution_id)
-        if retried.answer is None:
-            detail = (
-                f"execution_id: {execution_id} is {retried.status}; wait until it ends, or cancel it first"
-            )
-            return answer(
-                problem(Code.NOT_TERMINAL, detail, id=execution_id, execution_status=retried.status)
-            )
-        if (refusal := refusal_of(retried.answer)) is not None:
-            raise refusal
-        shown = RetryAcceptance(**_acceptance(retried.answer).model_dump(), retry_of=execution_id)
-        return _created(shown, response)
+    if retried.status is None:
+        raise _unknown_execution(execution_id)
+    if retried.answer is None:
+        detail = f"execution_id: {execution_id} is {retried.status}; wait until it ends, or cancel it first"
+        raise Refused(Code.NOT_TERMINAL, detail, id=execution_id, execution_status=retried.status)
+    if (refusal := refusal_of(retried.answer)) is not None:
+        raise refusal
+    shown = RetryAcceptance(**_acceptance(retried.answer).model_dump(), retry_of=execution_id)
+    _set_created(shown, response)
+    return shown
 
 
 def _unknown_execution(execution_id: int) -> Refusal:
@@ -468,24 +446,20 @@ class _Submitted:
     requests: Sequence[Submission | Refusal]
 
 
-async def _read_submitted(
-    request: Request, header: str | None, *, parameters_bytes_max: int, lock: asyncio.Lock
-) -> _Submitted:
+async def _read_submitted(request: Request, key: str | None, parts: ApiParts) -> _Submitted:
     """Return the requests in a body; raises Refusal where the body as a whole is invalid.
 
     Lists are read one at a time, because each takes many times its size in memory until it is read.
     """
-    one_bytes_max = request_bytes_max(parameters_bytes_max)
+    one_bytes_max = request_bytes_max(parts.parameters_bytes_max)
     list_bytes_max = max(LIST_BYTES_MAX, one_bytes_max)
     body = await read_body(request, bytes_max=list_bytes_max)
     is_list = body[:100].lstrip().startswith(b"[")
-    async with lock if is_list else nullcontext():
+    async with parts.list_lock if is_list else nullcontext():
         value = read_json(body, bytes_max=list_bytes_max if is_list else one_bytes_max)
-        key = _key_in(header)
-        read = _reader_for(request, parameters_bytes_max)
+        read = _reader_for(request, parts.parameters_bytes_max)
         if not isinstance(value, list):
-            keyed = _with_key(value, key)
-            return _Submitted(is_list=False, requests=[read(keyed)])
+            return _Submitted(is_list=False, requests=[read(_with_key(value, key))])
         _check_list(value, key)
         requests = [_read_item(item, read) async for item in in_steps(value)]
         return _Submitted(is_list=True, requests=requests)
@@ -500,13 +474,6 @@ def _check_list(value: Sequence[Any], key: str | None) -> None:
         )
     if len(value) > LIST_MAX:
         raise Refusal(Code.TOO_LARGE, f"body: a list of {len(value)}, at most {LIST_MAX} are allowed")
-
-
-def _key_in(header: str | None) -> str | None:
-    try:
-        return None if header is None else in_utf8(header)
-    except ValueError as error:
-        raise Refusal(Code.INVALID_MESSAGE, f"header Idempotency-Key: {error}") from None
 
 
 def _with_key(value: Any, key: str | None) -> Any:
@@ -538,7 +505,7 @@ def _read_item(value: Any, read: Callable[[Any], Submission]) -> Submission | Re
 def _reader_for(request: Request, parameters_bytes_max: int) -> Callable[[Any], Submission]:
     """Return what reads the executions that this caller submits."""
     traceparent = read_traceparent(request.headers)
-    token: ApiToken | None = request.state.caller_token
+    token = token_of(request)
     may_be_urgent = token is None or token.role >= Role.OPERATE
 
     def read(value: Any) -> Submission:
@@ -553,27 +520,15 @@ def _reader_for(request: Request, parameters_bytes_max: int) -> Callable[[Any], 
     return read
 
 
-async def _submit(inbox: Inbox, requests: Sequence[Submission | Refusal]) -> list[Acceptance | Problem]:
+async def _submit(inbox: Inbox, requests: Sequence[Submission | Refusal]) -> list[Acceptance | Refusal]:
     """Have the checked requests decided in their order; return the result of each request."""
     checked = [each for each in requests if isinstance(each, Submission)]
     decided: Sequence[Answer] = ()
     if checked:
         async with answer_deadline(adds_executions=True):
             decided = await inbox.decide(checked)
-    in_order = iter(decided)
-    answers = [
-        problem(each.code, each.message) if isinstance(each, Refusal) else _shown(next(in_order))
-        for each in requests
-    ]
-    for refused in answers:
-        if isinstance(refused, Problem):
-            REFUSED.add(refused.code)
-    return answers
-
-
-def _shown(decided: Answer) -> Acceptance | Problem:
-    refusal = refusal_of(decided)
-    return _acceptance(decided) if refusal is None else problem(refusal.code, refusal.message)
+    answers = iter([refusal_of(each) or _acceptance(each) for each in decided])
+    return [each if isinstance(each, Refusal) else next(answers) for each in requests]
 
 
 def _acceptance(accepted: Answer) -> Acceptance:
@@ -585,25 +540,22 @@ def _acceptance(accepted: Answer) -> Acceptance:
     )
 
 
-def submission_routes(executions: Executions) -> APIRouter:
-    """Return the route of submissions."""
-    routes = CheckedRouter(prefix="/submissions", tags=["executions"])
+submission_routes = ApiRoutes(prefix="/submissions", tag="executions")
 
-    @routes.get(
-        "/{request_id}",
-        summary="Show the outcome of a submission in a transaction",
-        description="`request_id` is what `turnstile.submit` returned, or the id in the answer of a request "
-        "that is kept and not decided yet. A submission exists once its transaction is committed.",
-        responses=documented(Code.NOT_FOUND),
-    )
-    async def get_submission(request_id: UUID) -> SubmissionDetail:
-        found = await executions.submission(request_id)
-        if found is None:
-            raise Refusal(
-                Code.NOT_FOUND,
-                f"request_id: there is no committed submission {request_id}; its transaction is open or was "
-                "rolled back, or retention deleted its execution",
-            )
-        return found
 
-    return routes
+@submission_routes.get(
+    "/{request_id}",
+    summary="Show the outcome of a submission in a transaction",
+    description="`request_id` is what `turnstile.submit` returned, or the id in the answer of a request "
+    "that is kept and not decided yet. A submission exists once its transaction is committed.",
+    responses=documented(Code.NOT_FOUND),
+)
+async def get_submission(parts: Parts, request_id: UUID) -> SubmissionDetail:
+    found = await parts.executions.submission(request_id)
+    if found is None:
+        raise Refusal(
+            Code.NOT_FOUND,
+            f"request_id: there is no committed submission {request_id}; its transaction is open or was "
+            "rolled back, or retention deleted its execution",
+        )
+    return found

@@ -1,9 +1,11 @@
-"""Cursors: opaque to clients, checked when they come back."""
+"""Pages of lists, and their cursors: opaque to clients, checked when they come back."""
 
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from typing import Annotated, Final, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Final, Generic, TypeAlias, TypeVar
 
+from fastapi import Query
 from pydantic import BaseModel, Field
 
 from turnstile.common.domain.errors import Code, Refusal
@@ -30,6 +32,17 @@ class Paging(StrictModel):
     cursor: Annotated[str, Field(max_length=1000)] | None = Field(
         default=None, description="`next_cursor` of the previous page; absent: the first page."
     )
+
+
+PageQuery: TypeAlias = Annotated[Paging, Query()]
+
+
+async def page_before(
+    kind: str, query: Paging, read: Callable[[int, int], Awaitable[tuple[Sequence[Item], int | None]]]
+) -> Page[Item]:
+    """Return a page from the newest to the oldest; `read` gets the id before which, and how many."""
+    items, last = await read(cursor_id(kind, query.cursor, first=ID_MAX), query.limit)
+    return Page(items=list(items), next_cursor=next_cursor(kind, last))
 
 
 def cursor_of(kind: str, *parts: str | int) -> str:

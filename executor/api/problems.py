@@ -21,6 +21,7 @@ from starlette.exceptions import HTTPException
 from turnstile.common.domain.errors import Code, Refusal, Unavailable
 from turnstile.common.invalid_values import invalid_values
 from turnstile.common.nearest import did_you_mean
+from turnstile.executor.api.bodies import JsonRoute
 from turnstile.executor.metrics import REFUSED
 
 PREFIX: Final = "/api/v1"
@@ -56,6 +57,14 @@ _NAMED_MAX: Final = 5
 _NAME_CHARS_MAX: Final = 200
 
 
+class Refused(Refusal):
+    """A refusal whose problem document has further members, like the state that the request met."""
+
+    def __init__(self, code: Code, message: str, **details: Any) -> None:
+        super().__init__(code, message)
+        self.details = details
+
+
 class Problem(BaseModel):
     """Why a request was refused (RFC 9457)."""
 
@@ -82,6 +91,13 @@ def problem(
         code=code,
         **more,
     )
+
+
+def shown_refusal(refusal: Refusal) -> Problem:
+    """Return the problem document of a refusal, which is counted."""
+    REFUSED.add(refusal.code)
+    details = refusal.details if isinstance(refusal, Refused) else {}
+    return problem(refusal.code, refusal.message, **details)
 
 
 def answer(shown: Problem, headers: Mapping[str, str] | None = None) -> JSONResponse:
@@ -124,8 +140,7 @@ def install(app: FastAPI) -> None:
 def _answer_to(error: Exception) -> JSONResponse:
     match error:
         case Refusal():
-            REFUSED.add(error.code)
-            return answer(problem(error.code, error.message))
+            return answer(shown_refusal(error))
         case Unavailable():
             REFUSED.add(Code.UNAVAILABLE)
             return answer(problem(Code.UNAVAILABLE, str(error)))
@@ -169,14 +184,20 @@ def _of_framework(error: HTTPException) -> Problem:
             return problem(Code.INVALID_MESSAGE, detail, status=error.status_code)
 
 
-class CheckedRouter(APIRouter):
-    """Routes under the prefix of the API which refuse unknown parameters.
+class ApiRoutes(APIRouter):
+    """Routes under the prefix of the API: each refuses unknown parameters, and may refuse as all others do.
 
-    `include_router` with a prefix builds each route a second time, at the first request.
+    Bodies are `JsonBody`. A route states only the codes that not every route has.
     """
 
-    def __init__(self, *, prefix: str = "", **options: Any) -> None:
-        super().__init__(prefix=PREFIX + prefix, dependencies=[Depends(refuse_unknown_parameters)], **options)
+    def __init__(self, *, tag: str, prefix: str = "") -> None:
+        super().__init__(
+            prefix=PREFIX + prefix,
+            tags=[tag],
+            route_class=JsonRoute,
+            dependencies=[Depends(refuse_unknown_parameters)],
+            responses=documented(),
+        )
 
 
 _known: Final[MutableMapping[Callable[..., Any], Mapping[str, bool]]] = WeakKeyDictionary()

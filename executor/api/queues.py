@@ -2,17 +2,16 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import AwareDatetime, Field
 
-from turnstile.common.domain.errors import Code
 from turnstile.executor.api.auth import CallerScope
 from turnstile.executor.api.executions import FilterText
 from turnstile.executor.api.paging import Page, Paging, cursor_id, next_cursor
-from turnstile.executor.api.problems import CheckedRouter, documented
+from turnstile.executor.api.parts import Parts
+from turnstile.executor.api.problems import ApiRoutes
 from turnstile.executor.api_tokens import is_in_scope
 from turnstile.executor.dashboard.events import QueueSummary, queue_summary
-from turnstile.executor.dashboard.live import Live
 from turnstile.executor.dashboard.state import DashboardState, Queue, QueueOrder
 
 _CURSOR = "queues"
@@ -47,37 +46,33 @@ class QueueListing(Paging):
     concurrency_key: FilterText | None = Field(default=None, description="Only the queues of this key.")
 
 
-def queue_routes(live: Live) -> APIRouter:
-    """Return the route of queues."""
-    routes = CheckedRouter(prefix="/queues", tags=["queues"])
+routes = ApiRoutes(prefix="/queues", tag="queues")
 
-    @routes.get(
-        "",
-        summary="List queues: one for an action, or for an action and a concurrency key",
-        description="Read once a second for all clients: a request costs no query of its own, may be a "
-        "second old, and queues may move between two pages. Rates and lengths start with the first request.",
-        responses=documented(Code.UNKNOWN_FIELD),
+
+@routes.get(
+    "",
+    summary="List queues: one for an action, or for an action and a concurrency key",
+    description="Read once a second for all clients: a request costs no query of its own, may be a "
+    "second old, and queues may move between two pages. Rates and lengths start with the first request.",
+)
+async def get_queues(parts: Parts, query: Annotated[QueueListing, Query()], scope: CallerScope) -> QueuePage:
+    state = await parts.live.state()
+    queues = state.sorted(query.sort, query.search or "")
+    if query.action_ref or query.concurrency_key:
+        queues = [queue for queue in queues if _matches(queue, query)]
+    if scope is not None:
+        queues = [queue for queue in queues if is_in_scope(queue.name[0], scope)]
+    start = cursor_id(_CURSOR, query.cursor, first=0)
+    end = start + query.limit
+    assert state.read_at is not None
+    return QueuePage(
+        items=[_shown(state, queue) for queue in queues[start:end]],
+        next_cursor=next_cursor(_CURSOR, end if end < len(queues) else None),
+        total=len(queues),
+        truncated=state.truncated,
+        read_at=state.read_at,
+        degraded=dict(parts.live.degraded()),
     )
-    async def get_queues(query: Annotated[QueueListing, Query()], scope: CallerScope) -> QueuePage:
-        state = await live.state()
-        queues = state.sorted(query.sort, query.search or "")
-        if query.action_ref or query.concurrency_key:
-            queues = [queue for queue in queues if _matches(queue, query)]
-        if scope is not None:
-            queues = [queue for queue in queues if is_in_scope(queue.name[0], scope)]
-        start = cursor_id(_CURSOR, query.cursor, first=0)
-        end = start + query.limit
-        assert state.read_at is not None
-        return QueuePage(
-            items=[_shown(state, queue) for queue in queues[start:end]],
-            next_cursor=next_cursor(_CURSOR, end if end < len(queues) else None),
-            total=len(queues),
-            truncated=state.truncated,
-            read_at=state.read_at,
-            degraded=dict(live.degraded()),
-        )
-
-    return routes
 
 
 def _matches(queue: Queue, query: QueueListing) -> bool:

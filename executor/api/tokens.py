@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Final, cast
 
-from fastapi import APIRouter, Body, Path, Query, Request
+from fastapi import Body, Path, Request
 from fastapi.openapi.models import Example
 from pydantic import AwareDatetime, Field, StringConstraints, model_validator
 
@@ -10,16 +10,16 @@ from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.fields import Duration
 from turnstile.common.schemas import Schema
 from turnstile.executor.api.answers import answer_deadline
-from turnstile.executor.api.auth import CurrentCaller, refused_routes
-from turnstile.executor.api.bodies import JsonBody, JsonRoute
-from turnstile.executor.api.paging import ID_MAX, Page, Paging, cursor_id, next_cursor
-from turnstile.executor.api.problems import CheckedRouter, documented
+from turnstile.executor.api.auth import CurrentCaller, refused_routes, templates, token_of
+from turnstile.executor.api.bodies import JsonBody
+from turnstile.executor.api.paging import ID_MAX, Page, PageQuery, page_before
+from turnstile.executor.api.parts import Parts
+from turnstile.executor.api.problems import ApiRoutes, documented
 from turnstile.executor.api_tokens import ApiToken, Role
 from turnstile.executor.queries.rows import page_of
 from turnstile.executor.queries.schemas import CreatedToken, TokenDetail, TokenRole
-from turnstile.executor.stored_tokens import AcceptedTokens, TokenStore
+from turnstile.executor.stored_tokens import TokenStore
 
-_CURSOR: Final = "tokens"
 _EXAMPLES: Final[dict[str, Example]] = {
     "submitter": {
         "summary": "Submits executions of the actions reports...., for 90 days",
@@ -54,55 +54,55 @@ class TokenRequest(JsonBody):
         return self
 
 
-def token_routes(store: TokenStore) -> APIRouter:
-    """Return the routes of tokens."""
-    routes = CheckedRouter(prefix="/tokens", tags=["operation"], route_class=JsonRoute)
+routes = ApiRoutes(prefix="/tokens", tag="operation")
 
-    @routes.get("", summary="List tokens, newest first", responses=documented(Code.UNKNOWN_FIELD))
-    async def get_tokens(query: Annotated[Paging, Query()]) -> Page[TokenDetail]:
-        before_id = cursor_id(_CURSOR, query.cursor, first=ID_MAX)
-        found = await store.page(before_id=before_id, limit=query.limit + 1)
-        items, last = page_of(found, query.limit, lambda row: TokenDetail(**row), lambda token: token.id)
-        return Page(items=items, next_cursor=next_cursor(_CURSOR, last))
 
-    @routes.post(
-        "",
-        summary="Create a token; this response shows it, once",
-        description="Accepted by every executor at once. From the first token on, every request needs one.",
-        status_code=201,
-        responses=documented(Code.UNKNOWN_FIELD, Code.TOO_LARGE),
-    )
-    async def post_token(
-        body: Annotated[TokenRequest, Body(openapi_examples=_EXAMPLES)], caller: CurrentCaller
-    ) -> CreatedToken:
-        async with answer_deadline():
-            token_id, token = await store.create(
-                body.name,
-                Role[body.role.upper()],
-                body.scope,
-                seconds=body.expires_in,
-                changed_by=caller,
+@routes.get("", summary="List tokens, newest first")
+async def get_tokens(parts: Parts, query: PageQuery) -> Page[TokenDetail]:
+    async def read(before_id: int, limit: int) -> tuple[list[TokenDetail], int | None]:
+        found = await parts.stored_tokens.page(before_id=before_id, limit=limit + 1)
+        return page_of(found, limit, lambda row: TokenDetail(**row), lambda token: token.id)
+
+    return await page_before("tokens", query, read)
+
+
+@routes.post(
+    "",
+    summary="Create a token; this response shows it, once",
+    description="Accepted by every executor at once. From the first token on, every request needs one.",
+    status_code=201,
+    responses=documented(Code.TOO_LARGE),
+)
+async def post_token(
+    parts: Parts, body: Annotated[TokenRequest, Body(openapi_examples=_EXAMPLES)], caller: CurrentCaller
+) -> CreatedToken:
+    async with answer_deadline():
+        token_id, token = await parts.stored_tokens.create(
+            body.name,
+            Role[body.role.upper()],
+            body.scope,
+            seconds=body.expires_in,
+            changed_by=caller,
+        )
+        (row,) = await parts.stored_tokens.page(before_id=ID_MAX, limit=1, token_id=token_id)
+    return CreatedToken(**row, token=token)
+
+
+@routes.delete(
+    "/{token_id}",
+    summary="Revoke a token",
+    description="Refused by every executor within two seconds; its event streams end. It stays in the "
+    "list. Repeating the call is harmless.",
+    responses=documented(Code.NOT_FOUND),
+)
+async def delete_token(parts: Parts, token_id: TokenPath, caller: CurrentCaller) -> TokenDetail:
+    async with answer_deadline():
+        if not await parts.stored_tokens.revoke(token_id, caller):
+            raise Refusal(
+                Code.NOT_FOUND, f"token_id: there is no token {token_id}; GET /api/v1/tokens lists them"
             )
-            (row,) = await store.page(before_id=ID_MAX, limit=1, token_id=token_id)
-        return CreatedToken(**row, token=token)
-
-    @routes.delete(
-        "/{token_id}",
-        summary="Revoke a token",
-        description="Refused by every executor within two seconds; its event streams end. It stays in the "
-        "list. Repeating the call is harmless.",
-        responses=documented(Code.NOT_FOUND),
-    )
-    async def delete_token(token_id: TokenPath, caller: CurrentCaller) -> TokenDetail:
-        async with answer_deadline():
-            if not await store.revoke(token_id, caller):
-                raise Refusal(
-                    Code.NOT_FOUND, f"token_id: there is no token {token_id}; GET /api/v1/tokens lists them"
-                )
-            (row,) = await store.page(before_id=ID_MAX, limit=1, token_id=token_id)
-        return TokenDetail(**row)
-
-    return routes
+        (row,) = await parts.stored_tokens.page(before_id=ID_MAX, limit=1, token_id=token_id)
+    return TokenDetail(**row)
 
 
 class Identity(Schema):
@@ -123,36 +123,21 @@ class Identity(Schema):
     )
 
 
-def identity_routes(tokens: AcceptedTokens, store: TokenStore) -> APIRouter:
-    """Return the route."""
-    routes = CheckedRouter(tags=["operation"])
+identity_routes = ApiRoutes(tag="operation")
 
-    @routes.get(
-        "/whoami", summary="Show the name, role, scope and expiry of your token", responses=documented()
+
+@identity_routes.get("/whoami", summary="Show the name, role, scope and expiry of your token")
+async def get_whoami(parts: Parts, request: Request) -> Identity:
+    token = token_of(request)
+    return Identity(
+        token_required=token is not None or await parts.tokens.required(),
+        id=token.id if token else None,
+        name=token.name if token else None,
+        role=cast("TokenRole", token.role.word) if token else None,
+        scope=list(token.scope) if token and token.scope is not None else None,
+        expires_at=await _expiry(token, parts.stored_tokens) if token else None,
+        refused=refused_routes(token, templates(request.app)) if token else {},
     )
-    async def get_whoami(request: Request) -> Identity:
-        token = cast("ApiToken | None", request.state.caller_token)
-        if token is None:
-            return Identity(
-                token_required=await tokens.required(),
-                id=None,
-                name=None,
-                role=None,
-                scope=None,
-                expires_at=None,
-                refused={},
-            )
-        return Identity(
-            token_required=True,
-            id=token.id,
-            name=token.name,
-            role=cast("TokenRole", token.role.word),
-            scope=None if token.scope is None else list(token.scope),
-            expires_at=await _expiry(token, store),
-            refused=refused_routes(token),
-        )
-
-    return routes
 
 
 async def _expiry(token: ApiToken, store: TokenStore) -> Any:

@@ -4,22 +4,19 @@ from datetime import datetime
 from typing import Annotated, Final, Literal, Self
 from uuid import UUID
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from turnstile.common.database import Database
 from turnstile.common.domain.errors import Code
 from turnstile.executor.api.answers import answer_deadline
 from turnstile.executor.api.auth import CurrentCaller
-from turnstile.executor.api.bodies import JsonBody, JsonRoute
-from turnstile.executor.api.paging import ID_MAX, Page, Paging, cursor_id, next_cursor
-from turnstile.executor.api.problems import CheckedRouter, documented
-from turnstile.executor.queries.read_limiter import ReadLimiter
+from turnstile.executor.api.bodies import JsonBody
+from turnstile.executor.api.paging import ID_MAX, Page, Paging, page_before
+from turnstile.executor.api.parts import Parts
+from turnstile.executor.api.problems import ApiRoutes, documented
 from turnstile.executor.queries.rows import page_of
-from turnstile.executor.webhooks.deliveries import Deliveries
 from turnstile.executor.webhooks.sender import State
 
-_CURSOR: Final = "webhooks"
 _REPLAYED_MAX: Final = 1000
 _STATES: Final[tuple[State, ...]] = ("pending", "delivered", "failed")
 
@@ -89,41 +86,37 @@ class WebhookReplay(BaseModel):
     left: int = Field(description="Failed ones beyond the limit: repeat the call.")
 
 
-def webhook_routes(database: Database, limiter: ReadLimiter) -> APIRouter:
-    """Return the routes of webhooks."""
-    routes = CheckedRouter(prefix="/webhooks", tags=["operation"], route_class=JsonRoute)
-    deliveries = Deliveries(database)
+routes = ApiRoutes(prefix="/webhooks", tag="operation")
 
-    @routes.get("", summary="List webhooks, the newest first", responses=documented(Code.UNKNOWN_FIELD))
-    async def get_webhooks(query: Annotated[WebhookListing, Query()]) -> Page[WebhookDetail]:
-        before_id = cursor_id(_CURSOR, query.cursor, first=ID_MAX)
-        async with limiter.permit():
-            found = await deliveries.page(query.state or _STATES, before_id=before_id, limit=query.limit + 1)
-        items, last = page_of(
-            found, query.limit, lambda row: WebhookDetail(**row), lambda webhook: webhook.execution_id
-        )
-        return Page(items=items, next_cursor=next_cursor(_CURSOR, last))
 
-    @routes.post(
-        "/replay",
-        summary="Replay webhooks",
-        description="At once, and with a fresh count of attempts. The event keeps its id: a receiver that "
-        "has it already may ignore it.",
-        responses=documented(Code.UNKNOWN_FIELD, Code.TOO_LARGE),
+@routes.get("", summary="List webhooks, the newest first")
+async def get_webhooks(parts: Parts, query: Annotated[WebhookListing, Query()]) -> Page[WebhookDetail]:
+    async def read(before_id: int, limit: int) -> tuple[list[WebhookDetail], int | None]:
+        async with parts.limiter.permit():
+            found = await parts.deliveries.page(query.state or _STATES, before_id=before_id, limit=limit + 1)
+        return page_of(found, limit, lambda row: WebhookDetail(**row), lambda each: each.execution_id)
+
+    return await page_before("webhooks", query, read)
+
+
+@routes.post(
+    "/replay",
+    summary="Replay webhooks",
+    description="At once, and with a fresh count of attempts. The event keeps its id: a receiver that "
+    "has it already may ignore it.",
+    responses=documented(Code.TOO_LARGE),
+)
+async def post_replay(parts: Parts, body: WebhookSelection, caller: CurrentCaller) -> WebhookReplay:
+    if body.dry_run:
+        async with parts.limiter.permit():
+            replayed = await parts.deliveries.planned(body.ids)
+    else:
+        async with answer_deadline():
+            replayed = await parts.deliveries.replay(body.ids, limit=body.limit, changed_by=caller)
+    known = {*replayed.done, *replayed.pending}
+    return WebhookReplay(
+        done=0 if body.dry_run else len(replayed.done),
+        refused=[RefusedWebhook(id=i, reason="it is pending") for i in sorted(replayed.pending)],
+        missing=[i for i in dict.fromkeys(body.ids or ()) if i not in known],
+        left=replayed.left,
     )
-    async def post_replay(body: WebhookSelection, caller: CurrentCaller) -> WebhookReplay:
-        if body.dry_run:
-            async with limiter.permit():
-                replayed = await deliveries.planned(body.ids)
-        else:
-            async with answer_deadline():
-                replayed = await deliveries.replay(body.ids, limit=body.limit, changed_by=caller)
-        known = {*replayed.done, *replayed.pending}
-        return WebhookReplay(
-            done=0 if body.dry_run else len(replayed.done),
-            refused=[RefusedWebhook(id=i, reason="it is pending") for i in sorted(replayed.pending)],
-            missing=[i for i in dict.fromkeys(body.ids or ()) if i not in known],
-            left=replayed.left,
-        )
-
-    return routes

@@ -1,9 +1,9 @@
 """The routes of workers: list them, show one, drain one, and tell one for how long it is not reclaimed."""
 
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from pydantic import Field
 
 from turnstile.common.domain.errors import Code, Refusal
@@ -11,11 +11,11 @@ from turnstile.common.fields import check_instant
 from turnstile.executor.api.auth import CurrentCaller
 from turnstile.executor.api.definition_routes import decided
 from turnstile.executor.api.paging import Page, Paging, cursor_of, cursor_parts, invalid_cursor
-from turnstile.executor.api.problems import CheckedRouter, answer, documented, problem
-from turnstile.executor.inbox import Inbox
+from turnstile.executor.api.parts import ApiParts, Parts
+from turnstile.executor.api.problems import ApiRoutes, Refused, documented
 from turnstile.executor.leader.ports import DefinitionCommand
 from turnstile.executor.queries.schemas import NoReclaim, WorkerDetail, WorkerPage, WorkerState
-from turnstile.executor.queries.worker_reader import WorkerReader, WorkerStart
+from turnstile.executor.queries.worker_reader import WorkerStart
 
 _CURSOR: Final = "workers"
 _SPARED_SECONDS: Final = 1.5
@@ -40,79 +40,74 @@ class WorkerListing(Paging):
     state: list[WorkerState] | None = Field(default=None, description="Any of these; repeat it for several.")
 
 
-def worker_routes(inbox: Inbox, reader: WorkerReader) -> APIRouter:
-    """Return the routes of workers."""
-    routes = CheckedRouter(prefix="/workers", tags=["workers"])
-    _add_reading_routes(routes, reader)
-    _add_drain_route(routes, inbox, reader)
-    _add_no_reclaim_route(routes, inbox)
-    return routes
+routes = ApiRoutes(prefix="/workers", tag="workers")
 
 
-def _add_reading_routes(routes: CheckedRouter, reader: WorkerReader) -> None:
-    @routes.get("", summary="List workers, the newest first", responses=documented(Code.UNKNOWN_FIELD))
-    async def get_workers(query: Annotated[WorkerListing, Query()]) -> Page[WorkerDetail]:
-        items, rest = await reader.workers(
-            states=query.state or None, start=_start(query.cursor), limit=query.limit
-        )
-        return Page(items=items, next_cursor=None if rest is None else _cursor(rest))
-
-    @routes.get(
-        "/{worker}",
-        summary="Show a worker: its running attempts, last failures, and notes of its start",
-        responses=documented(Code.NOT_FOUND, Code.UNKNOWN_FIELD),
+@routes.get("", summary="List workers, the newest first")
+async def get_workers(parts: Parts, query: Annotated[WorkerListing, Query()]) -> Page[WorkerDetail]:
+    items, rest = await parts.workers.workers(
+        states=query.state or None, start=_start(query.cursor), limit=query.limit
     )
-    async def get_worker(worker: WorkerNamePath) -> WorkerPage:
-        # No id or name contains this character, and the database accepts it in no text.
-        found = None if "\0" in worker else await reader.worker_page(worker)
-        if found is None:
-            raise _no_such(worker)
-        return found
+    return Page(items=items, next_cursor=None if rest is None else _cursor(rest))
 
 
-def _add_drain_route(routes: CheckedRouter, inbox: Inbox, reader: WorkerReader) -> None:
-    @routes.post(
-        "/{worker_id}/drain",
-        summary="Drain a worker: it takes nothing more, and finishes or returns what it runs",
-        description="Takes effect with its next heartbeat. What it cannot finish within its `drain_timeout` "
-        "returns to the head of its queue. Its process then idles until it is stopped.",
-        status_code=202,
-        responses=documented(Code.NOT_FOUND, Code.ALREADY_TERMINAL),
-        response_model=WorkerDetail,
+@routes.get(
+    "/{worker}",
+    summary="Show a worker: its running attempts, last failures, and notes of its start",
+    responses=documented(Code.NOT_FOUND),
+)
+async def get_worker(parts: Parts, worker: WorkerNamePath) -> WorkerPage:
+    # No id or name contains this character, and the database accepts it in no text.
+    found = None if "\0" in worker else await parts.workers.worker_page(worker)
+    if found is None:
+        raise _no_such(worker)
+    return found
+
+
+@routes.post(
+    "/{worker_id}/drain",
+    summary="Drain a worker: it takes nothing more, and finishes or returns what it runs",
+    description="Takes effect with its next heartbeat. What it cannot finish within its `drain_timeout` "
+    "returns to the head of its queue. Its process then idles until it is stopped.",
+    status_code=202,
+    responses=documented(Code.NOT_FOUND, Code.ALREADY_TERMINAL),
+)
+async def post_drain(parts: Parts, worker_id: WorkerPath, caller: CurrentCaller) -> WorkerDetail:
+    await _existing(parts, worker_id)
+    command = DefinitionCommand(
+        kind="worker", name=worker_id, definition={"is_draining": True}, changed_by=caller._asdict()
     )
-    async def post_drain(worker_id: WorkerPath, caller: CurrentCaller) -> Any:
-        # No id contains this character, and the database accepts it in no text.
-        worker = None if "\0" in worker_id else await reader.worker(worker_id)
-        if worker is None:
-            raise _no_such(worker_id)
-        command = DefinitionCommand(
-            kind="worker", name=worker_id, definition={"is_draining": True}, changed_by=caller._asdict()
-        )
-        try:
-            await decided(inbox, command)
-        except Refusal as refusal:
-            if refusal.code is not Code.NOT_FOUND:
-                raise
-            worker = await reader.worker(worker_id) or worker
-            detail = f"worker_id: {worker_id} is {worker.state}; only a live worker can be drained"
-            return answer(problem(Code.ALREADY_TERMINAL, detail, id=worker_id, worker_state=worker.state))
-        return await reader.worker(worker_id)
+    try:
+        await decided(parts.inbox, command)
+    except Refusal as refusal:
+        if refusal.code is not Code.NOT_FOUND:
+            raise
+        worker = await _existing(parts, worker_id)
+        detail = f"worker_id: {worker_id} is {worker.state}; only a live worker can be drained"
+        raise Refused(Code.ALREADY_TERMINAL, detail, id=worker_id, worker_state=worker.state) from None
+    return await _existing(parts, worker_id)
 
 
-def _add_no_reclaim_route(routes: CheckedRouter, inbox: Inbox) -> None:
-    @routes.post(
-        "/{worker_id}/no-reclaim",
-        summary="Ask for how long nothing that a worker runs is reclaimed",
-        description="For workers that cannot reach the broker. The promise counts from the sending of the "
-        "request; it is 0 while the leader reaches the broker, and for unknown workers.",
-        responses=documented(Code.UNKNOWN_FIELD),
-    )
-    async def post_no_reclaim(worker_id: WorkerPath) -> NoReclaim:
-        if "\0" in worker_id:
-            return NoReclaim(seconds=0.0)
-        command = DefinitionCommand(kind="worker", name=worker_id, definition={"no_reclaim": True})
-        (found,) = await inbox.decide([command], seconds=_SPARED_SECONDS)
-        return NoReclaim(seconds=found["seconds"])
+@routes.post(
+    "/{worker_id}/no-reclaim",
+    summary="Ask for how long nothing that a worker runs is reclaimed",
+    description="For workers that cannot reach the broker. The promise counts from the sending of the "
+    "request; it is 0 while the leader reaches the broker, and for unknown workers.",
+)
+async def post_no_reclaim(parts: Parts, worker_id: WorkerPath) -> NoReclaim:
+    if "\0" in worker_id:
+        return NoReclaim(seconds=0.0)
+    command = DefinitionCommand(kind="worker", name=worker_id, definition={"no_reclaim": True})
+    (found,) = await parts.inbox.decide([command], seconds=_SPARED_SECONDS)
+    return NoReclaim(seconds=found["seconds"])
+
+
+async def _existing(parts: ApiParts, worker_id: str) -> WorkerDetail:
+    # No id contains this character, and the database accepts it in no text.
+    worker = None if "\0" in worker_id else await parts.workers.worker(worker_id)
+    if worker is None:
+        raise _no_such(worker_id)
+    return worker
 
 
 def _no_such(worker: str) -> Refusal:

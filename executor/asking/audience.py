@@ -19,9 +19,10 @@ from turnstile.executor.leader.instrumentation import TurnRecords
 from turnstile.executor.leader.ports import Broker, NewestTurn
 from turnstile.executor.leader.records import Turn
 from turnstile.executor.leader.turns import Leadership, Taken
-from turnstile.executor.questions.answering import Steps, answer
+from turnstile.executor.questions.answering import answer
 from turnstile.executor.questions.changes import ChangeLog
 from turnstile.executor.questions.estimate import Durations
+from turnstile.executor.questions.gates import Steps
 from turnstile.executor.questions.protocol import (
     Answered,
     InvalidQuestion,

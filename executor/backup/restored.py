@@ -27,7 +27,7 @@ from turnstile.executor.backup.broker import (
 )
 from turnstile.executor.backup.programs import check_dump, connect_as, find_program, restore, server_version
 from turnstile.executor.callers import DIRECTLY
-from turnstile.executor.permissions.database import rights_text
+from turnstile.executor.permissions.rights import grants_sql
 from turnstile.executor.queries.audit import Auditor, AuditReport
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.executor.sql import statements
@@ -215,7 +215,7 @@ async def _make_safe(
             await connection.execute(_STATEMENTS["skip_executions"], first_id)
             await connection.execute(_STATEMENTS["skip_others"], first_id - state.reserved_id)
             await connection.execute(_STATEMENTS["skip_actions"], _ACTIONS_MAX)
-            await connection.execute(rights_text())
+            await connection.execute(grants_sql())
             await record_origin(connection)
             await connection.execute(_STATEMENTS["note"], *DIRECTLY, first_id)
     # A dump has no statistics, and without them the audit of a long history does not end in time.

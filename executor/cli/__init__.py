@@ -7,6 +7,8 @@ success, 1 rejected or failed, 2 wrong usage or setting, 3 a server cannot be re
 
 from typing import ClassVar
 
+import typer
+
 from turnstile.common.cli import VersionOption, command_line, run_command_line
 from turnstile.executor.cli.lazy_commands import LazyCommand, LazyCommandGroup
 
@@ -22,8 +24,8 @@ def _of_executor(target: str, summary: str) -> LazyCommand:
     return _lazy(target, summary, extra="executor")
 
 
-class _Commands(LazyCommandGroup):
-    """Every command of `executor`."""
+class Commands(LazyCommandGroup):
+    """Every command of the service; `turnstile.cli` adds the demo, which is none of its own."""
 
     lazy_commands: ClassVar[dict[str, LazyCommand]] = {
         "serve": _of_executor("serve:serve", "Run the executor service."),
@@ -39,12 +41,6 @@ class _Commands(LazyCommandGroup):
         ),
         "restore-check": _of_executor(
             "backup:restore_check", "Make a restored database safe before executors and workers start."
-        ),
-        # By name, because a service must not depend on the stress test or the local servers.
-        "demo": LazyCommand(
-            "turnstile.stress.demo:demo",
-            "Run 200 executions on private servers and check order and limits.",
-            "stress",
         ),
         "submit": _lazy("submit:submit", "Submit one execution, or many from a file."),
         "get": _lazy("executions:get", "Show an execution: status, attempts, and why it waits."),
@@ -73,12 +69,18 @@ class _Commands(LazyCommandGroup):
     }
 
 
-app = command_line(_SUMMARY, group=_Commands, completes=True)
+def executor_command_line(group: type[Commands]) -> typer.Typer:
+    """Return the command line `executor` with the commands of a group."""
+    app = command_line(_SUMMARY, group=group, completes=True)
+
+    @app.callback(help=_SUMMARY)
+    def options(version: VersionOption = False) -> None:
+        """Take no other option: each belongs to a command."""
+
+    return app
 
 
-@app.callback(help=_SUMMARY)
-def group(version: VersionOption = False) -> None:
-    """Take no other option: each belongs to a command."""
+app = executor_command_line(Commands)
 
 
 def main() -> None:

@@ -10,29 +10,25 @@ import asyncio
 import functools
 import json
 import os
-from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 import asyncpg
 import httpx
 import typer
 
-from turnstile.common.cli import (
-    CommandFailed,
-    with_options,
-)
+from turnstile.common.cli import CommandFailed, with_options
 from turnstile.common.exit_codes import ExitCode
 from turnstile.common.settings import DatabaseSettings, read_settings
 from turnstile.common.urls import shown_url
 from turnstile.executor.cli.confirmation import YesOption, confirm
-from turnstile.executor.permissions.broker import BrokerAccount, ManagementApi, definitions
+from turnstile.executor.permissions.broker import ManagementApi, definitions
 from turnstile.executor.permissions.credentials import (
     Login,
-    broker_hash,
     choose_login,
     complete_files,
     installation_of,
@@ -40,39 +36,29 @@ from turnstile.executor.permissions.credentials import (
     write_pending,
     write_privately,
 )
-from turnstile.executor.permissions.database import (
-    GROUPS,
-    Roles,
-    SetupRefused,
-    change_roles,
-    check_password,
-    read_roles,
-)
+from turnstile.executor.permissions.database import change_roles, read_roles
 from turnstile.executor.permissions.plan import (
-    FORMER_PREFIX,
     PREFIX_BYTES_MAX,
-    SERVICES,
     AccountChange,
     AccountStep,
     Installation,
     Present,
     Server,
-    Users,
-    account_name,
-    choose_prefix,
+    SetupRefused,
     default_prefix,
     plan_account,
-    prefixes_in_use,
     remedies,
     to_restart,
 )
 from turnstile.executor.permissions.policies import policies_that_drop
+from turnstile.executor.permissions.rights import BROKER, GROUPS
 from turnstile.executor.settings import ManagementSettings
 
 _DEFINITIONS: Final = "rabbitmq-definitions.json"
 _DESTROYS: Final = "--rotate replaces passwords, and who uses the present ones can no longer connect"
 _RESTARTS: Final = {"executor": "all executors", "worker": "all workers", "client": "all clients over AMQP"}
-T = TypeVar("T")
+_BROKER: Final = "TURNSTILE_MANAGEMENT_URL"
+_EXPECTED: Final = "; expected http://user:password@host:15672"
 
 
 class SetupSettings(ManagementSettings, DatabaseSettings):
@@ -85,34 +71,6 @@ class SetupSettings(ManagementSettings, DatabaseSettings):
             "database_url": self.database_url.get_secret_value(),
             "amqp_url": self.amqp_url.get_secret_value(),
         }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What the operator asks for."""
-
-    folder: Path
-    prefix: str | None
-    dry_run: bool
-    rotate: bool
-    yes: bool
-    database: bool
-    broker: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What both servers have; None for a server that is not read."""
-
-    roles: Roles | None
-    accounts: Mapping[str, BrokerAccount] | None
-    has_vhost: bool
-
-    @property
-    def users(self) -> dict[Server, Users]:
-        """The users of each account on each server."""
-        vhosts = {name: account.vhosts for name, account in (self.accounts or {}).items()}
-        return {"database": self.roles.users if self.roles else {}, "broker": vhosts}
 
 
 @with_options(
@@ -130,7 +88,7 @@ def setup_permissions(
         str | None,
         typer.Option(
             help="Prefix of the account names: <prefix>-executor, -worker, -client. [default: that of the "
-            "accounts in use, else turnstile-DATABASE-VHOST without repeated words]",
+            "accounts in the folder, else turnstile-DATABASE-VHOST without repeated words]",
             metavar="NAME",
             show_default=False,
         ),
@@ -161,67 +119,49 @@ def setup_permissions(
     """
     if prefix is not None and not 0 < len(prefix.encode()) <= PREFIX_BYTES_MAX:
         raise CommandFailed(f"--prefix: expected 1 to {PREFIX_BYTES_MAX} bytes", exit_code=ExitCode.USAGE)
-    options = Options(
-        folder=credentials,
-        prefix=prefix,
-        dry_run=dry_run,
-        rotate=rotate,
-        yes=yes,
-        database=database,
-        broker=broker,
-    )
-    with _management(settings, reads=broker) as api:
-        _set_up(settings, options, api)
-
-
-def _set_up(settings: SetupSettings, options: Options, api: ManagementApi | None) -> None:
     installation = installation_of(**settings.urls)
-    stored = _stored_prefix(options.folder, installation)
-    default = default_prefix(installation)
-    candidates = {options.prefix} if options.prefix else {stored or default, default, FORMER_PREFIX}
-    found = _read(settings, installation, candidates, api, reads_database=options.database)
-    if found.roles:
-        # A pooler may know the database by another name.
-        installation = replace(installation, database=found.roles.database)
-    used = prefixes_in_use(installation, candidates, found.users)
-    logins = _choose_logins(options, options.prefix or choose_prefix(default, stored=stored, used=used))
-    steps = _plan(settings, installation, found, logins, rotate=options.rotate)
-    _print_plan(settings, options, installation, found, steps)
-    _refuse(steps)
-    if options.dry_run:
-        typer.echo("nothing was changed (--dry-run)")
-        _check_policies(installation, api)
-        return
-    if options.rotate:
-        confirm(lambda: "Set new passwords?", yes=options.yes, destroys=_DESTROYS)
-    # Files first: a password that exists only on a server would be lost.
-    _write_pending(settings, logins, options.folder)
-    if found.roles:
-        _in_database(settings, change_roles(settings.urls["database_url"], installation, steps, logins))
-    if api is not None:
-        with _broker_errors(remedy="run the command again to finish"):
-            api.change_accounts(installation.vhost, steps, logins)
-    elif options.broker:
-        _write_definitions(installation, logins, options.folder)
-    typer.echo("credentials: " + ", ".join(str(file) for file in _complete(options.folder)))
-    _print_restarts(steps)
-    _check_policies(installation, api)
+    prefix = prefix or _stored_prefix(credentials, installation) or default_prefix(installation)
+    logins = _choose_logins(credentials, prefix, rotate=rotate)
+    with _management(settings, reads=broker) as api:
+        setup = _read(settings, installation, logins, api, reads_database=database)
+        steps = _plan(setup, rotate=rotate)
+        _print_plan(setup, steps)
+        if broker and api is None:
+            typer.echo(
+                f"broker, vhost {installation.vhost!r}: not read, since TURNSTILE_MANAGEMENT_URL is not set; "
+                f"its definitions are written to {credentials / _DEFINITIONS}"
+            )
+        if any(step.change is AccountChange.REFUSE for step in steps):
+            raise CommandFailed(f"nothing was changed: {remedies(steps)}", exit_code=ExitCode.FAILED)
+        if dry_run:
+            typer.echo("nothing was changed (--dry-run)")
+        else:
+            if rotate:
+                confirm(lambda: "Set new passwords?", yes=yes, destroys=_DESTROYS)
+            _change(setup, steps, credentials, writes_definitions=broker and api is None)
+        _check_policies(setup)
 
 
-def _check_policies(installation: Installation, api: ManagementApi | None) -> None:
-    """Raise CommandFailed where a policy would let the broker drop confirmed messages."""
-    if api is None:
-        return
-    with _broker_errors():
-        found = policies_that_drop(api, installation.vhost)
-    if found:
-        raise CommandFailed("; ".join(found), exit_code=ExitCode.FAILED)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Setup:
+    """What is set up: the accounts of an installation, as the servers that were read have them."""
+
+    settings: SetupSettings
+    installation: Installation
+    logins: Mapping[str, Login]
+    api: ManagementApi | None
+    found: Mapping[Server, Mapping[str, Present]]
+    has_vhost: bool
+
+    @property
+    def database_url(self) -> str:
+        return self.settings.urls["database_url"]
 
 
 def _stored_prefix(folder: Path, installation: Installation) -> str | None:
     """Return the prefix of the accounts in the folder; raises CommandFailed if they are another one's."""
     prefix = None
-    for service in SERVICES:
+    for service in BROKER:
         for stored in (read_stored(folder, service, pending=True), read_stored(folder, service)):
             if stored is None:
                 continue
@@ -242,112 +182,94 @@ def _stored_prefix(folder: Path, installation: Installation) -> str | None:
 def _read(
     settings: SetupSettings,
     installation: Installation,
-    prefixes: Collection[str],
+    logins: Mapping[str, Login],
     api: ManagementApi | None,
     *,
     reads_database: bool,
-) -> Found:
-    names = {account_name(prefix, service) for prefix in prefixes for service in SERVICES}
-    roles, accounts, has_vhost = None, None, False
+) -> _Setup:
+    found: dict[Server, Mapping[str, Present]] = {}
     if reads_database:
-        roles = _in_database(settings, read_roles(settings.urls["database_url"], names))
+        url = settings.urls["database_url"]
+        with _database_errors(url):
+            roles = asyncio.run(read_roles(url, [logins[each] for each in logins if each in GROUPS]))
+        # A pooler may know the database by another name.
+        installation = replace(installation, database=roles.database)
+        found["database"] = roles.present
+    has_vhost = False
     if api is not None:
-        with _broker_errors():
-            accounts, has_vhost = api.read_accounts(names), api.has_vhost(installation.vhost)
-    return Found(roles=roles, accounts=accounts, has_vhost=has_vhost)
+        with _server_errors(_BROKER, hint=_EXPECTED):
+            found["broker"] = api.read_accounts(installation.vhost, logins.values())
+            has_vhost = api.has_vhost(installation.vhost)
+    return _Setup(
+        settings=settings, installation=installation, logins=logins, api=api, found=found, has_vhost=has_vhost
+    )
 
 
-def _choose_logins(options: Options, prefix: str) -> dict[str, Login]:
-    choose = functools.partial(choose_login, rotate=options.rotate)
+def _choose_logins(folder: Path, prefix: str, *, rotate: bool) -> dict[str, Login]:
     try:
-        return {service: choose(service, prefix, options.folder, os.environ) for service in SERVICES}
+        return {
+            service: choose_login(service, prefix, folder, os.environ, rotate=rotate) for service in BROKER
+        }
     except ValueError as error:
         raise CommandFailed(str(error), exit_code=ExitCode.USAGE) from None
 
 
-def _plan(
-    settings: SetupSettings,
-    installation: Installation,
-    found: Found,
-    logins: Mapping[str, Login],
-    *,
-    rotate: bool,
-) -> list[AccountStep]:
-    plan = functools.partial(plan_account, installation=installation, rotate=rotate)
-    steps = []
-    for login in logins.values():
-        if found.roles and login.service in GROUPS:
-            role = None
-            if login.name in found.roles.users:
-                check = asyncio.run(check_password(settings.urls["database_url"], login))
-                role = Present(users=found.roles.users[login.name], password=check)
-            steps.append(plan("database", login.service, login.name, present=role, source=login.source))
-        if found.accounts is not None:
-            account = found.accounts.get(login.name)
-            present = account.present(installation.vhost, login) if account else None
-            steps.append(plan("broker", login.service, login.name, present=present, source=login.source))
-    return steps
-
-
-def _print_plan(
-    settings: SetupSettings,
-    options: Options,
-    installation: Installation,
-    found: Found,
-    steps: Sequence[AccountStep],
-) -> None:
-    if found.roles:
-        host = urlsplit(shown_url(settings.urls["database_url"])).netloc.rpartition("@")[2]
-        typer.echo(f"database {installation.database!r} on {host}:")
-        _print_steps(steps, "database")
-    if found.accounts is not None:
-        host = urlsplit(settings.management_url.get_secret_value()).netloc.rpartition("@")[2]
-        typer.echo(f"broker, vhost {installation.vhost!r} on {host}:")
-        if not found.has_vhost:
-            typer.echo(f"  {AccountChange.CREATE:8}the vhost")
-        _print_steps(steps, "broker")
-    elif options.broker:
-        typer.echo(
-            f"broker, vhost {installation.vhost!r}: not read, since TURNSTILE_MANAGEMENT_URL is not set; "
-            f"its definitions are written to {options.folder / _DEFINITIONS}"
+def _plan(setup: _Setup, *, rotate: bool) -> list[AccountStep]:
+    return [
+        plan_account(
+            server, service, login.name, installation=setup.installation, rotate=rotate,
+            present=setup.found[server].get(service), source=login.source,
         )
+        for server in setup.found
+        for service, login in setup.logins.items()
+        if server == "broker" or service in GROUPS
+    ]  # fmt: skip
 
 
-def _print_steps(steps: Sequence[AccountStep], server: Server) -> None:
-    for step in steps:
-        if step.server == server:
-            typer.echo(str(step))
+def _check_policies(setup: _Setup) -> None:
+    """Raise CommandFailed where a policy would let the broker drop confirmed messages."""
+    if setup.api is None:
+        return
+    with _server_errors(_BROKER, hint=_EXPECTED):
+        found = policies_that_drop(setup.api, setup.installation.vhost)
+    if found:
+        raise CommandFailed("; ".join(found), exit_code=ExitCode.FAILED)
 
 
-def _refuse(steps: Sequence[AccountStep]) -> None:
-    if any(step.change is AccountChange.REFUSE for step in steps):
-        raise CommandFailed(f"nothing was changed: {remedies(steps)}", exit_code=ExitCode.FAILED)
+def _print_plan(setup: _Setup, steps: Sequence[AccountStep]) -> None:
+    shown = {
+        "database": (f"database {setup.installation.database!r}", shown_url(setup.database_url)),
+        "broker": (
+            f"broker, vhost {setup.installation.vhost!r}",
+            setup.settings.management_url.get_secret_value(),
+        ),
+    }
+    for server in setup.found:
+        title, url = shown[server]
+        typer.echo(f"{title} on {urlsplit(url).netloc.rpartition('@')[2]}:")
+        if server == "broker" and not setup.has_vhost:
+            typer.echo(f"  {AccountChange.CREATE:8}the vhost")
+        for step in steps:
+            if step.server == server:
+                typer.echo(str(step))
 
 
-def _write_pending(settings: SetupSettings, logins: Mapping[str, Login], folder: Path) -> None:
+def _change(setup: _Setup, steps: Sequence[AccountStep], folder: Path, *, writes_definitions: bool) -> None:
+    # Files first: a password that exists only on a server would be lost.
     with _file_errors(folder):
-        for login in logins.values():
-            write_pending(login, folder, **settings.urls)
-
-
-def _complete(folder: Path) -> list[Path]:
+        for login in setup.logins.values():
+            write_pending(login, folder, **setup.settings.urls)
+    if "database" in setup.found:
+        with _database_errors(setup.database_url):
+            asyncio.run(change_roles(setup.database_url, setup.installation, steps, setup.logins))
+    if setup.api is not None:
+        with _server_errors(_BROKER, hint=f"{_EXPECTED}; run the command again to finish"):
+            setup.api.change_accounts(setup.installation.vhost, steps, setup.logins)
+    elif writes_definitions:
+        _write_definitions(setup, folder)
     with _file_errors(folder):
-        return complete_files(folder, SERVICES)
-
-
-def _write_definitions(installation: Installation, logins: Mapping[str, Login], folder: Path) -> None:
-    names = {service: login.name for service, login in logins.items()}
-    hashes = {service: broker_hash(login.password) for service, login in logins.items()}
-    file = folder / _DEFINITIONS
-    with _file_errors(folder):
-        write_privately(file, json.dumps(definitions(installation.vhost, names, hashes), indent=2) + "\n")
-    typer.echo(
-        f"broker: not changed; run on its host: rabbitmqctl import_definitions {file} (it changes the "
-        "passwords of accounts that exist under these names)"
-    )
-
-
-def _print_restarts(steps: Sequence[AccountStep]) -> None:
+        files = complete_files(folder, BROKER)
+    typer.echo("credentials: " + ", ".join(str(file) for file in files))
     if services := to_restart(steps):
         named = ", ".join(_RESTARTS[service] for service in services)
         typer.echo(
@@ -356,17 +278,15 @@ def _print_restarts(steps: Sequence[AccountStep]) -> None:
         )
 
 
-def _in_database(settings: SetupSettings, work: Coroutine[None, None, T]) -> T:
-    try:
-        return asyncio.run(work)
-    except (SetupRefused, asyncpg.InsufficientPrivilegeError) as error:
-        raise CommandFailed(f"TURNSTILE_DATABASE_URL: {error}", exit_code=ExitCode.FAILED) from None
-    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        reason = str(error) or type(error).__name__
-        url = shown_url(settings.urls["database_url"])
-        raise CommandFailed(
-            f"TURNSTILE_DATABASE_URL: {url}: {reason}", exit_code=ExitCode.UNREACHABLE
-        ) from None
+def _write_definitions(setup: _Setup, folder: Path) -> None:
+    text = json.dumps(definitions(setup.installation.vhost, setup.logins.values()), indent=2) + "\n"
+    file = folder / _DEFINITIONS
+    with _file_errors(folder):
+        write_privately(file, text)
+    typer.echo(
+        f"broker: not changed; run on its host: rabbitmqctl import_definitions {file} (it changes the "
+        "passwords of accounts that exist under these names)"
+    )
 
 
 @contextmanager
@@ -375,25 +295,30 @@ def _management(settings: SetupSettings, *, reads: bool) -> Iterator[ManagementA
     if not (reads and url):
         yield None
         return
-    with _broker_errors():
+    with _server_errors(_BROKER, hint=_EXPECTED):
         api = ManagementApi(url)
     with api:
         yield api
 
 
+def _database_errors(url: str) -> AbstractContextManager[None]:
+    return _server_errors("TURNSTILE_DATABASE_URL", place=f"{shown_url(url)}: ")
+
+
 @contextmanager
-def _broker_errors(*, remedy: str = "") -> Iterator[None]:
-    after = remedy and f"; {remedy}"
+def _server_errors(setting: str, *, place: str = "", hint: str = "") -> Iterator[None]:
+    """Turn what a server refuses, or that it cannot be reached, into CommandFailed."""
     try:
         yield
-    except SetupRefused as error:
-        raise CommandFailed(f"TURNSTILE_MANAGEMENT_URL: {error}{after}", exit_code=ExitCode.FAILED) from None
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+    except (SetupRefused, asyncpg.InsufficientPrivilegeError) as error:
+        after = hint.removeprefix(_EXPECTED)
+        raise CommandFailed(f"{setting}: {error}{after}", exit_code=ExitCode.FAILED) from None
+    except (
+        OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError, httpx.HTTPError,
+        httpx.InvalidURL,
+    ) as error:  # fmt: skip
         reason = str(error) or type(error).__name__
-        raise CommandFailed(
-            f"TURNSTILE_MANAGEMENT_URL: {reason}; expected http://user:password@host:15672{after}",
-            exit_code=ExitCode.UNREACHABLE,
-        ) from None
+        raise CommandFailed(f"{setting}: {place}{reason}{hint}", exit_code=ExitCode.UNREACHABLE) from None
 
 
 @contextmanager

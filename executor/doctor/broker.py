@@ -16,7 +16,7 @@ from turnstile.common.broker.topology import EXCHANGES, QUEUES, QueueType, decla
 from turnstile.common.urls import amqp_urls
 from turnstile.executor.doctor.findings import FAILED, Checks, Facts, NotChecked, Status, Verdict
 from turnstile.executor.permissions.broker import ManagementApi
-from turnstile.executor.permissions.database import SetupRefused
+from turnstile.executor.permissions.plan import SetupRefused
 from turnstile.executor.permissions.policies import policies_that_drop
 from turnstile.executor.settings import ExecutorSettings
 

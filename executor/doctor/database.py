@@ -11,6 +11,7 @@ from turnstile.common.database_session import SETTINGS
 from turnstile.executor.doctor.findings import FAILED, Checks, Facts, NotChecked, Verdict
 from turnstile.executor.leader.ledger import Ledger
 from turnstile.executor.leader.ports import OutcomeUnknown
+from turnstile.executor.permissions.rights import table_privileges
 from turnstile.executor.settings import LEADER_CONNECTIONS, ExecutorSettings
 from turnstile.executor.sql import statements
 from turnstile.executor.stored_tokens import AUDIT_LOG_RIGHTS, changeable_audit_log
@@ -62,7 +63,10 @@ async def _read(facts: Facts, connection: "Connection", *, has_tokens: bool) -> 
     settings = await connection.fetch(sql["settings"], [*SETTINGS])
     facts["settings"] = {row["name"]: row["setting"] for row in settings}
     facts["unsuited"] = await database_trouble(connection)
-    facts["closed"] = await connection.fetchval(sql["closed"])
+    needed = table_privileges()
+    facts["closed"] = await connection.fetchval(
+        sql["closed"], [*needed.privileges], [*needed.but], [*needed.kept]
+    )
     if facts["closed"] is not None:
         raise NotChecked("the role may not use the tables")
     facts["schema"] = await schema_version(connection)
@@ -122,9 +126,9 @@ def _schema(facts: Facts) -> Verdict:
 
 
 def _rights(facts: Facts) -> Verdict:
-    if (table := facts["closed"]) is not None:
+    if (right := facts["closed"]) is not None:
         return FAILED, (
-            f"the role {facts['role']} may not use the table {table}: run 'executor setup-permissions', and "
+            f"the role {facts['role']} lacks the right {right}: run 'executor setup-permissions', and "
             "connect with the account in its executor.env"
         )
     return "ok", f"the role {facts['role']} may use the tables"

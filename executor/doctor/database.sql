@@ -18,11 +18,16 @@ WHERE d.datname = current_database()
 -- settings: these settings of the session.
 SELECT s.name, current_setting(s.name) AS setting FROM unnest($1::text[]) AS s(name)
 
--- closed: a table of the ledger that this role may not read, or null.
-SELECT min(c.oid::regclass::text)
+-- closed: a right on a table of the ledger that this role lacks, or null.
+--
+-- $1 the rights on each table, $2 tables with fewer rights, $3 the rights on those
+SELECT min(p.privilege || ' on ' || c.oid::regclass::text)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+CROSS JOIN LATERAL unnest(
+    CASE WHEN n.nspname || '.' || c.relname = ANY ($2::text[]) THEN $3::text[] ELSE $1::text[] END
+) p(privilege)
 WHERE n.nspname = 'ledger' AND c.relkind IN ('r', 'p')
-  AND NOT (has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'))
+  AND NOT (has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, p.privilege))
 
 -- dropped: how many dead letters the broker has dropped by a policy, by code.
 SELECT d.code, count(*) AS number FROM ledger.dead_letter d

@@ -5,10 +5,12 @@ So a repetition is decided, inside one batch, across turns, and after a takeover
 never speaks.
 """
 
+import json
+import re
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from itertools import islice
+from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
@@ -17,31 +19,31 @@ from msgspec import structs
 
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.domain.states import Status, is_terminal
-from turnstile.common.worker_protocol import Hello
-from turnstile.executor.leader.commands import DELETED_REASON, Definitions, InUse, in_use
+from turnstile.common.fields import PRIORITY_DEFAULT, pointer_path
+from turnstile.executor.leader.commands import Definitions
 from turnstile.executor.leader.ports import (
     CancelExecutions,
     CancelRequest,
-    Command,
-    DefinitionCommand,
     Delivery,
+    ExecutionCommand,
     InboxRow,
     Publication,
     RefusedRequest,
     Request,
 )
-from turnstile.executor.leader.records import DefinitionRow, EarlyCancelRow, Known
-from turnstile.executor.leader.requests_of_actions import completed
-from turnstile.executor.queue_manager.decisions import Admitted, Cancelled, Decisions, Finished, Refused
-from turnstile.executor.queue_manager.inputs import Admit, Cancel, DefineAction, DeleteAction, Input
-from turnstile.executor.queue_manager.state import ActionState, State
+from turnstile.executor.leader.records import EarlyCancelRow, Known
+from turnstile.executor.queue_manager.decisions import Admitted, Cancelled, Decisions, Refused
+from turnstile.executor.queue_manager.inputs import Admit, Cancel, Input
+from turnstile.executor.queue_manager.state import State
 
 _RECENT_MAX: Final = 50_000
-_DELETED_MAX: Final = 500
-"""How many executions one turn cancels with their action; later turns go on with the same command."""
 EARLY_SECONDS: Final = 60.0
 """How long a cancel waits for the execution that it names."""
 _EARLY_MAX: Final = 10_000
+
+_KEY_CHARS_MAX: Final = 512
+_INDEX: Final = re.compile(r"-?[0-9]+")
+_EXACT: Final = json.JSONDecoder(parse_int=Decimal, parse_float=Decimal)
 
 Keys = UUID | str | int
 
@@ -49,15 +51,13 @@ Keys = UUID | str | int
 class Source(msgspec.Struct, frozen=True, kw_only=True):
     """Where a request or command came from, and who wants an answer."""
 
-    request: Command
+    request: ExecutionCommand
     delivery_key: UUID | None = None
     reply_to: str | None = None
     correlation_id: str | None = None
     command_id: UUID | None = None
     delivery: Delivery | None = None
     """The message, as long as it is not acknowledged."""
-    cancelled: int = 0
-    """How many executions earlier turns have cancelled with the action that it deletes."""
 
     @property
     def is_submission(self) -> bool:
@@ -70,11 +70,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 def source_of(each: Delivery | InboxRow) -> Source:
     """Return a message or a command of the inbox as a source."""
     if isinstance(each, InboxRow):
-        assert each.body is not None
-        return Source(
-            request=each.body, delivery_key=each.command_id, command_id=each.command_id,
-            cancelled=each.cancelled,
-        )  # fmt: skip
+        request = each.body
+        assert isinstance(request, ExecutionCommand)
+        return Source(request=request, delivery_key=each.command_id, command_id=each.command_id)
     body = each.body
     assert isinstance(body, Request | CancelRequest | RefusedRequest)
     return Source(
@@ -102,11 +100,9 @@ def _ended(execution_id: int, status: Status) -> str:
 class Admission:
     """Decides requests and commands before the queue manager does. One per epoch."""
 
-    def __init__(
-        self, early: Iterable[EarlyCancelRow], state: State, definitions: Definitions | None = None
-    ) -> None:
+    def __init__(self, early: Iterable[EarlyCancelRow], state: State, definitions: Definitions) -> None:
         self._state = state
-        self.definitions = definitions or Definitions()
+        self.definitions = definitions
         self.early_rows: list[EarlyCancelRow] = []
         self.early_over: list[int] = []
         self.publications: list[Publication] = []
@@ -129,18 +125,6 @@ class Admission:
         self._early_sources: dict[int, Source] = {}
         self._bulk: dict[int, _Bulk] = {}
         """Cancels of many executions that this turn decides, by the identity of their sources."""
-        self._deletions: dict[str, Source] = {}
-        """Commands of several turns, by action. Nothing of it starts, and nothing is admitted. A load forgets
-        them: the commands are still in the inbox."""
-        self.begun: list[tuple[UUID, int]] = []
-        """How many executions those of this turn have cancelled by now."""
-        self.unfinished: set[UUID] = set()
-        """Commands that are not decided yet: they stay in the inbox, and the next turn goes on with them."""
-
-    @property
-    def rows(self) -> list[DefinitionRow]:
-        """Definitions that the turn writes."""
-        return self.definitions.rows
 
     def has_early(self) -> bool:
         """Return whether a cancel waits for an execution that this turn may admit."""
@@ -156,9 +140,7 @@ class Admission:
 
     def written(self) -> None:
         """Forget what the committed turn has written."""
-        self.definitions.written()
-        self.unfinished = set()
-        self.early_rows, self.early_over, self.answers, self.outcomes, self.begun = [], [], [], [], []
+        self.early_rows, self.early_over, self.answers, self.outcomes = [], [], [], []
 
     def take_publications(self) -> list[Publication]:
         """Return the replies and dead letters of the committed turn."""
@@ -224,8 +206,6 @@ class Admission:
                 yield from self._cancel(source, request, now)
             case CancelExecutions() as request:
                 yield from self._cancel_all(source, request)
-            case DefinitionCommand() as command:
-                yield from self._definition(source, command)
             case RefusedRequest() as invalid:
                 self._reject(source, invalid.code, invalid.message)
 
@@ -244,7 +224,7 @@ class Admission:
         if request.refusal is not None:
             self._reject(source, *request.refusal)
             return
-        if request.action_ref in self._deletions:
+        if self.definitions.is_deleting(request.action_ref):
             self._reject(source, Code.UNKNOWN_ACTION, _unknown_action(request.action_ref))
             return
         definition = self.definitions.action(request.action_ref)
@@ -288,9 +268,6 @@ class Admission:
         for cancelled in out.cancelled:
             self._cancelled(cancelled)
         self._answer_bulk(out)
-        for is_deleted, waiting, running, source in out.deleted:
-            self._deleted(source, out, is_deleted=is_deleted, waiting=waiting, running=running)
-        self._note_deletions(out)
         self._pending.clear()
         self._copies.clear()
         self._cancels.clear()
@@ -308,7 +285,7 @@ class Admission:
         for key in (*keys, each.id):
             self._recent[key] = known
         if request.retry_of is not None:
-            self.definitions.log_retry(request.retry_of, request.action_ref, each.id, request.changed_by)
+            self.definitions.log.retried(request.retry_of, request.action_ref, each.id, request.changed_by)
         # A submission finds its execution by the id of its request.
         is_asked = source.command_id is not None or source.reply_to is not None
         if is_asked and not request.is_submission:
@@ -381,7 +358,7 @@ class Admission:
                 items.append((execution_id, previous, status))
                 if after is not None and command.changed_by is not None:
                     ref = self._recent[execution_id].action_ref
-                    self.definitions.log_cancel(
+                    self.definitions.log.cancelled(
                         execution_id, ref, (previous, status), command.reason, command.changed_by
                     )
             self._reply(bulk.source, {"type": "execution.cancels", "items": items})
@@ -458,79 +435,6 @@ class Admission:
                 "status": each.status,
             })  # fmt: skip
 
-    # Definitions.
-
-    def _definition(self, source: Source, command: DefinitionCommand) -> Iterator[Input]:
-        try:
-            if command.kind == "action" and command.definition is None:
-                self.definitions.check_deletion(command, self._state)
-                yield from self._delete(source, command)
-                return
-            inputs, answer = self.definitions.change(command, self._state)
-        except Refusal as refusal:
-            self._refuse(source, refusal)
-            return
-        yield from inputs
-        self._reply(source, dict(answer))
-
-    def _delete(self, source: Source, command: DefinitionCommand) -> Iterator[Input]:
-        """Delete an action; of what waits, only so many are cancelled in one turn."""
-        ref, action = command.name, self._state.actions.get(command.name)
-        waiting = at_workers = 0
-        if action is not None:
-            queues = action.queues.values()
-            waiting = sum(queue.length + queue.holding + queue.delayed for queue in queues)
-            # Also in runs: any of them may have started.
-            at_workers = action.held - len(action.holding)
-        if action is None or at_workers or not _DELETED_MAX < waiting <= command.cancel_max:
-            yield DeleteAction(ref=ref, reason=DELETED_REASON, cancel_max=command.cancel_max, source=source)
-            return
-        is_first, self._deletions[ref] = ref not in self._deletions, source
-        if is_first:
-            # In memory only: the definition is the stored one until the last turn deletes it.
-            yield DefineAction(action=replace(action.definition, paused=True))
-        assert source.command_id is not None
-        self.unfinished.add(source.command_id)
-        yield from islice(_cancels_of(self._state, action), _DELETED_MAX)
-
-    def _note_deletions(self, out: Decisions) -> None:
-        for ref, source in self._deletions.items():
-            ended = _cancelled_with(ref, out)
-            if ended:
-                assert isinstance(source.request, DefinitionCommand)
-                assert source.command_id is not None
-                self.begun.append((source.command_id, source.cancelled + len(ended)))
-                self.definitions.cancelled_with(source.request, ended)
-
-    def _deleted(
-        self, source: Source, out: Decisions, *, is_deleted: bool, waiting: int, running: int
-    ) -> None:
-        command = source.request
-        assert isinstance(command, DefinitionCommand)
-        if not is_deleted:
-            self._refuse(source, in_use(command, waiting, running))
-            return
-        self._deletions.pop(command.name, None)
-        self.definitions.deleted(command, _cancelled_with(command.name, out))
-        self._reply(
-            source, {"type": "deleted", "name": command.name, "cancelled": waiting + source.cancelled}
-        )
-
-    def drained(self, source: Source, command: DefinitionCommand, *, was_draining: bool | None) -> None:
-        """Answer that a worker takes nothing new from now on, or something again."""
-        try:
-            self._reply(source, dict(self.definitions.drained(command, was_draining=was_draining)))
-        except Refusal as refusal:
-            self._refuse(source, refusal)
-
-    def spared(self, source: Source, seconds: float) -> None:
-        """Answer for how long nothing of a worker is reclaimed, whatever happens."""
-        self._reply(source, {"type": "spared", "seconds": seconds})
-
-    def register(self, hello: Hello, state: State) -> Iterator[Input]:
-        """Yield the actions of a worker that the installation lacks. What exists is never changed."""
-        yield from self.definitions.register(hello, state)
-
     # Answers.
 
     def _reply(self, source: Source, body: dict[str, Any]) -> None:
@@ -541,12 +445,6 @@ class Admission:
             self.publications.append(
                 Publication(to=f"reply {source.reply_to}", body=body, of=source.delivery)
             )
-
-    def _refuse(self, source: Source, refusal: Refusal) -> None:
-        """Answer a command that is refused; no dead letter: its client reads the answer."""
-        counts = refusal.counts if isinstance(refusal, InUse) else {}
-        body = {"type": "execution.rejected", "code": refusal.code, "message": refusal.message, **counts}
-        self._reply(source, body)
 
     def _reject(self, source: Source, code: Code, message: str) -> None:
         self._reply(source, {"type": "execution.rejected", "code": code, "message": message})
@@ -568,24 +466,75 @@ def _unknown_action(ref: str) -> str:
     return f"action_ref: no action {ref!r}; {remedy}"
 
 
-def _cancelled_with(ref: str, out: Decisions) -> list[Finished]:
-    """Return what was cancelled because its action is deleted."""
-    why = "Cancelled", DELETED_REASON
-    return [each for each in out.finished if each.queue.action.ref == ref and each.error == why]
+def completed(request: Request, definition: Mapping[str, Any]) -> Request:
+    """Return the request with its key, priority and webhook. Raises Refusal."""
+    changes: dict[str, Any] = {}
+    priority_min = definition.get("priority_min", 1)
+    if request.priority is None:
+        changes["priority"] = max(PRIORITY_DEFAULT, priority_min)
+    elif request.priority < priority_min and not request.may_be_urgent and request.retry_of is None:
+        raise _unfit(
+            f"priority: {request.priority} is below the priority_min of the action, {priority_min}; send"
+            f" {priority_min} or more, leave it out, or use a token with the role operate"
+        )
+    pointer = definition.get("concurrency_key")
+    if not request.key and request.retry_of is None and (pointer or request.concurrency_key is not None):
+        changes["key"] = _key(request, pointer, has_free_keys=definition.get("submitter_keys", False))
+    if request.callback_url is None and (url := definition.get("callback_url")) is not None:
+        changes["callback_url"] = url
+    return structs.replace(request, **changes) if changes else request
 
 
-def _cancels_of(state: State, action: ActionState) -> Iterator[Cancel]:
-    """Yield a cancel of each execution of an action that waits or is delayed."""
-    for key, queue in action.queues.items():
-        for priority, waiting in queue.waiting.items():
-            for execution_id in waiting:
-                yield Cancel(
-                    execution_id=execution_id, reason=DELETED_REASON, action_ref=action.ref, key=key,
-                    priority=priority,
-                )  # fmt: skip
-    for each in state.executions.values():
-        if each.queue.action is action and each.status is Status.DELAYED:
-            yield Cancel(
-                execution_id=each.id, reason=DELETED_REASON, action_ref=action.ref, key=each.queue.key,
-                priority=each.priority,
-            )  # fmt: skip
+def _key(request: Request, pointer: str | None, *, has_free_keys: bool) -> str:
+    given = request.concurrency_key
+    if given is not None and has_free_keys:
+        return given
+    if pointer is None:
+        raise _unfit(
+            "concurrency_key: the action has no keys; leave it out, or set submitter_keys in the action"
+        )
+    key = _text_at(request.parameters, pointer)
+    if given is not None and key != given:
+        raise _unfit(
+            f"concurrency_key: is not the value at {pointer} in the parameters; leave it out, or set"
+            " submitter_keys in the action"
+        )
+    if key is None:
+        raise _unfit(f"parameters: no value at concurrency key {pointer}")
+    if len(key) > _KEY_CHARS_MAX:
+        raise _unfit(f"parameters: concurrency key longer than {_KEY_CHARS_MAX} characters")
+    return key
+
+
+def _unfit(message: str) -> Refusal:
+    return Refusal(Code.INVALID_PARAMETERS, message)
+
+
+def _text_at(parameters: bytes, pointer: str) -> str | None:
+    """Return the value at a JSON Pointer as PostgreSQL's `#>>` does; None: there is none, or it is null."""
+    found: Any = _EXACT.decode(parameters.decode())
+    for step in pointer_path(pointer):
+        if isinstance(found, dict):
+            found = found.get(step)
+        elif isinstance(found, list) and _INDEX.fullmatch(step) and -len(found) <= int(step) < len(found):
+            found = found[int(step)]
+        else:
+            return None
+    if found is None or isinstance(found, str):
+        return found
+    return _written(found)
+
+
+def _written(value: Any) -> str:
+    match value:
+        case bool() | None:
+            return json.dumps(value)
+        case Decimal():
+            return format(value or abs(value), "f")
+        case dict():
+            members = sorted(value.items(), key=lambda each: (len(each[0].encode()), each[0].encode()))
+            return "{" + ", ".join(f"{_written(name)}: {_written(each)}" for name, each in members) + "}"
+        case list():
+            return "[" + ", ".join(map(_written, value)) + "]"
+        case _:
+            return json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Changes of definitions by operators and workers: what each changes, what it is refused for, its answer.
+"""Changes of definitions by operators: what each changes, what it is refused for, its answer.
 
 In: commands in their order, and the state. Out: inputs of the queue manager, rows of the turn with the audit
 log, and answers. Fields were checked at the door; here only what depends on the other definitions and on the
@@ -6,9 +6,11 @@ state. A patch is merged here, so patches of different fields all take effect. N
 that was not written, all of it is loaded again.
 """
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
 from typing import Any, Final, TypeAlias
+from uuid import UUID
 
 from pydantic import BaseModel
 
@@ -17,17 +19,26 @@ from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.domain.states import Status
 from turnstile.common.fields import is_pool
 from turnstile.common.requests import read_model
-from turnstile.common.worker_protocol import Hello, Welcome
 from turnstile.executor.definitions import PoolDefinition, ResourceDefinition
-from turnstile.executor.leader.command_rows import definition_tag
-from turnstile.executor.leader.loading import input_of
+from turnstile.executor.leader.audit_log import NAMED, AuditLog
+from turnstile.executor.leader.door import definition_tag
 from turnstile.executor.leader.ports import DefinitionCommand, InboxRow
-from turnstile.executor.leader.records import AuditRow, DefinitionRow
-from turnstile.executor.queue_manager.decisions import Finished
-from turnstile.executor.queue_manager.inputs import DeletePool, DeleteResource, Input, SetKey
-from turnstile.executor.queue_manager.state import State
-
-logger = logging.getLogger(__name__)
+from turnstile.executor.leader.records import DefinitionRow
+from turnstile.executor.queue_manager.decisions import Decisions, Finished
+from turnstile.executor.queue_manager.definitions import Action, KeySettings, Pool, Rate, Resource, Use
+from turnstile.executor.queue_manager.inputs import (
+    Cancel,
+    DefineAction,
+    DefinePool,
+    DefineResource,
+    DeleteAction,
+    DeletePool,
+    DeleteResource,
+    Input,
+    SetKey,
+)
+from turnstile.executor.queue_manager.retries import RetryPolicy
+from turnstile.executor.queue_manager.state import ActionState, State
 
 Body: TypeAlias = Mapping[str, Any]
 Answer: TypeAlias = Mapping[str, Any]
@@ -38,17 +49,22 @@ _MODELS: Final[Mapping[str, type[BaseModel]]] = {
     "resource": ResourceDefinition,
     "pool": PoolDefinition,
 }
-_NAMED: Final = {"action": "ref", "resource": "name", "pool": "name"}
 _MERGED: Final = ("retry", "weights")
-_FLATTENED: Final = ("retry", "rate")
-_RATE: Final = {"starts": None, "per": None}
-_LIMITS: Final = frozenset({"max_concurrent", "max_concurrent_total", "capacity"})
 _SHOWN_MAX: Final = 10
-_REFUSED_CHARS_MAX: Final = 500
-_POOLS_MAX: Final = 100
-"""Of one worker: its account may name any."""
-DELETED_REASON: Final = "its action was deleted"
-_WORKER: Final = {"name": "worker", "channel": "worker"}
+_DELETED_REASON: Final = "its action was deleted"
+WORKER: Final = {"name": "worker", "channel": "worker"}
+"""The author of what workers register."""
+_DELETED_MAX: Final = 500
+"""How many executions one turn cancels with their action; later turns go on with the same command."""
+_SECONDS: Final = {
+    "timeout": "timeout_seconds",
+    "ttl": "ttl_seconds",
+    "delay": "delay_seconds",
+    "max_delay": "max_delay_seconds",
+    "per": "per_seconds",
+}
+_UNBOUNDED: Final = 2**62
+"""The capacity of a resource without a limit; the rank of one without a rank: after all others."""
 _UNKNOWN: Final = {
     "action": "ref: there is no action {!r}; start a worker that has it, or define it: "
     "executor actions apply FILE",
@@ -89,9 +105,16 @@ class Definitions:
         self.rows: list[DefinitionRow] = []
         """What this turn writes."""
         self.new_action_ids: list[tuple[str, int]] = []
-        self.audit: list[AuditRow] = []
-        self._refused: list[str] = []
-        """Why definitions of the last hello were not stored."""
+        self.log = AuditLog()
+        self.answers: list[tuple[UUID, Answer]] = []
+        """To the commands that this turn decided."""
+        self.begun: list[tuple[UUID, int]] = []
+        """Deletions that this turn goes on with, and how many executions they have cancelled by now."""
+        self.unfinished: set[UUID] = set()
+        """Commands that are not decided yet: they stay in the inbox, and the next turn goes on with them."""
+        self._deletions: dict[str, InboxRow] = {}
+        """Commands of several turns, by action. Nothing of it starts, and nothing is admitted. A load forgets
+        them: the commands are still in the inbox."""
         self._delayed: frozenset[int] = frozenset()
         """Of the action that this turn may delete."""
         self._has_deleted = True
@@ -99,13 +122,51 @@ class Definitions:
 
     def written(self) -> None:
         """Forget what the committed turn has written."""
-        self.rows, self.new_action_ids, self.audit = [], [], []
+        self.rows, self.new_action_ids, self.log.rows = [], [], []
+        self.answers, self.begun, self.unfinished = [], [], set()
 
     def action(self, ref: str) -> Body:
         """Return the definition of an action; empty if it has none."""
         return self.bodies.get(("action", ref), {})
 
+    def is_deleting(self, ref: str) -> bool:
+        """Return whether an action is being deleted, which takes several turns."""
+        return ref in self._deletions
+
     # What operators ask for.
+
+    def inputs(self, row: InboxRow, command: DefinitionCommand, state: State) -> Iterable[Input]:
+        """Return what a change asks of the queue manager; a refused one is answered instead."""
+        try:
+            if command.kind == "action" and command.definition is None:
+                self._check_deletion(command, state)
+                return list(self._delete(row, command, state))
+            inputs, answer = self.change(command, state)
+        except Refusal as refusal:
+            self._refuse(row.command_id, refusal)
+            return ()
+        self.answers.append((row.command_id, answer))
+        return inputs
+
+    def drained(self, row: InboxRow, command: DefinitionCommand, *, was_draining: bool | None) -> None:
+        """Answer that a worker takes nothing new, or something again; None: no such worker lives."""
+        if was_draining is None:
+            self._refuse(row.command_id, unknown("worker", command.name))
+            return
+        is_draining = bool((command.definition or {}).get("is_draining"))
+        if is_draining and not was_draining:
+            self.log.drained(command.name, command.changed_by)
+        answer = {"type": "drained", "name": command.name, "is_draining": is_draining}
+        self.answers.append((row.command_id, answer))
+
+    def spared(self, row: InboxRow, seconds: float) -> None:
+        """Answer for how long nothing of a worker is reclaimed, whatever happens."""
+        self.answers.append((row.command_id, {"type": "spared", "seconds": seconds}))
+
+    def _refuse(self, command_id: UUID, refusal: Refusal) -> None:
+        counts = refusal.counts if isinstance(refusal, InUse) else {}
+        answer = {"type": "execution.rejected", "code": refusal.code, "message": refusal.message, **counts}
+        self.answers.append((command_id, answer))
 
     def change(self, command: DefinitionCommand, state: State) -> Decided:
         """Apply a command that is no deletion of an action. Raises Refusal."""
@@ -124,10 +185,12 @@ class Definitions:
         answer = {"type": "defined", "name": command.name, "is_changed": body != known}
         if body == known:
             return (), answer
-        row = self._store(command.kind, command.name, body, command.changed_by)
+        row = self.store(command.kind, command.name, body, command.changed_by)
         return [input_of(row)], answer
 
-    def check_deletion(self, command: DefinitionCommand, state: State) -> None:
+    # Deletions of actions.
+
+    def _check_deletion(self, command: DefinitionCommand, state: State) -> None:
         """Raise Refusal if an action that is to be deleted is unknown, or not in the expected state."""
         stored = self.bodies.get(("action", command.name))
         if stored is None and command.name not in state.actions:
@@ -139,8 +202,41 @@ class Definitions:
             if each.queue.action.ref == command.name and each.status is Status.DELAYED
         )
 
-    def deleted(self, command: DefinitionCommand, ended: Sequence[Finished]) -> None:
-        """Note that the queue manager has deleted an action, and cancelled these with it."""
+    def _delete(self, row: InboxRow, command: DefinitionCommand, state: State) -> Iterator[Input]:
+        """Delete an action; of what waits, only so many are cancelled in one turn."""
+        ref, action = command.name, state.actions.get(command.name)
+        waiting = at_workers = 0
+        if action is not None:
+            queues = action.queues.values()
+            waiting = sum(queue.length + queue.holding + queue.delayed for queue in queues)
+            # Also in runs: any of them may have started.
+            at_workers = action.held - len(action.holding)
+        if action is None or at_workers or not _DELETED_MAX < waiting <= command.cancel_max:
+            yield DeleteAction(ref=ref, reason=_DELETED_REASON, cancel_max=command.cancel_max, source=row)
+            return
+        is_first, self._deletions[ref] = ref not in self._deletions, row
+        if is_first:
+            # In memory only: the definition is the stored one until the last turn deletes it.
+            yield DefineAction(action=replace(action.definition, paused=True))
+        self.unfinished.add(row.command_id)
+        yield from islice(_cancels_of(state, action), _DELETED_MAX)
+
+    def decided(self, out: Decisions) -> None:
+        """Answer the deletions that were decided, and note how far the others are."""
+        for is_deleted, waiting, running, row in out.deleted:
+            if is_deleted:
+                self._deletions.pop(row.body.name, None)
+                self._deleted(row, _cancelled_with(row.body.name, out), waiting)
+            else:
+                self._refuse(row.command_id, _in_use(row.body, waiting, running))
+        for ref, row in self._deletions.items():
+            if ended := _cancelled_with(ref, out):
+                self.begun.append((row.command_id, row.cancelled + len(ended)))
+                self._log_cancelled(row, ended)
+
+    def _deleted(self, row: InboxRow, ended: Sequence[Finished], waiting: int) -> None:
+        command = row.body
+        assert isinstance(command, DefinitionCommand)
         self._has_deleted = True
         ref = command.name
         keys = [name for kind, name in self.bodies if kind == "key" and name.startswith(f"{ref}/")]
@@ -149,79 +245,27 @@ class Definitions:
             body = self.bodies.pop((kind, name), None)
             self.rows.append(_row(kind, name, None, command.changed_by))
             if kind == "action":
-                self._log_change("action", ref, body or {}, {}, command.changed_by)
-        self.cancelled_with(command, ended)
+                self.log.changed("action", ref, body or {}, {}, command.changed_by)
+        self._log_cancelled(row, ended)
+        answer = {"type": "deleted", "name": ref, "cancelled": waiting + row.cancelled}
+        self.answers.append((row.command_id, answer))
 
-    def cancelled_with(self, command: DefinitionCommand, ended: Sequence[Finished]) -> None:
+    def _log_cancelled(self, row: InboxRow, ended: Sequence[Finished]) -> None:
         """Record that these were cancelled with an action that is deleted."""
+        command = row.body
+        assert isinstance(command, DefinitionCommand)
         for each in ended:
-            before = Status.DELAYED if each.id in self._delayed else Status.QUEUED
-            self.log_cancel(each.id, command.name, (before, each.status), DELETED_REASON, command.changed_by)
+            moved = Status.DELAYED if each.id in self._delayed else Status.QUEUED, each.status
+            self.log.cancelled(each.id, command.name, moved, _DELETED_REASON, command.changed_by)
 
-    def drained(self, command: DefinitionCommand, *, was_draining: bool | None) -> Answer:
-        """Return the answer about a worker; None: no such worker lives. Raises Refusal."""
-        if was_draining is None:
-            raise unknown("worker", command.name)
-        is_draining = bool((command.definition or {}).get("is_draining"))
-        if is_draining and not was_draining and command.changed_by is not None:
-            self.audit.append(
-                AuditRow(
-                    verb="drained", subject_kind="worker", subject=command.name, action_ref=None,
-                    changed_by=command.changed_by, before={"state": "live"}, after={"state": "draining"},
-                )
-            )  # fmt: skip
-        return {"type": "drained", "name": command.name, "is_draining": is_draining}
-
-    # What workers register.
-
-    def register(self, hello: Hello, state: State) -> Iterator[Input]:
-        """Yield the actions of a worker that the installation lacks. What exists is never changed."""
-        for name in hello.pools[:_POOLS_MAX]:
-            if (row := self._named_pool(name)) is not None:
-                yield input_of(row)
-        self._refused = []
-        for given in hello.definitions:
-            ref = given.get("ref")
-            if isinstance(ref, str) and (("action", ref) in self.bodies or ref in state.actions):
-                continue
-            try:
-                row = self._registered(ref, given)
-            except Refusal as refusal:
-                fields = {"action_ref": str(ref)[:200], "worker": hello.name, "reason": refusal.message}
-                logger.warning("definition_refused", extra=fields)
-                self._refused.append(f"action {str(ref)[:200]!r}: {refusal.message}"[:_REFUSED_CHARS_MAX])
-                continue
-            yield input_of(row)
-
-    def welcome(self, hello: Hello) -> Welcome:
-        """Return the answer to a worker whose actions were registered: what differs, and what was refused."""
-        refused, self._refused = self._refused, []
-        stored = [
-            body
-            for given in hello.definitions
-            if (body := self.action(str(given.get("ref"))))
-            and any(body.get(name) != value for name, value in given.items())
-        ]
-        return Welcome(stored=tuple(stored), refused=tuple(refused[:_SHOWN_MAX]))
+    # What workers bring, too.
 
     def store_code(self, ref: str, body: Body) -> None:
         """Store the schemas that workers derived from the code of an action."""
         self.bodies["code", ref] = body
-        self.rows.append(_row("code", ref, body, _WORKER))
+        self.rows.append(_row("code", ref, body, WORKER))
 
-    def _registered(self, ref: Any, given: Body) -> DefinitionRow:
-        if not isinstance(ref, str):
-            raise Refusal(Code.INVALID_MESSAGE, "ref: expected text")
-        if given.get("parameters_schema") is not None or given.get("result_schema") is not None:
-            # A worker's schemas are those of its code; only an operator gives one to the action.
-            raise Refusal(
-                Code.INVALID_MESSAGE, "parameters_schema, result_schema: only an operator sets them"
-            )
-        body = read_model(ActionDefinition, dict(given)).model_dump(mode="json")
-        self._check_uses(ref, body, {})
-        return self._store("action", ref, body, _WORKER)
-
-    def _named_pool(self, name: str) -> DefinitionRow | None:
+    def name_pool(self, name: str) -> DefinitionRow | None:
         """Store a pool without settings: it exists as long as an action or a live worker names it."""
         if ("pool", name) in self.bodies or not is_pool(name):
             return None
@@ -254,11 +298,7 @@ class Definitions:
         if action is None:
             raise unknown("action", ref)
         if body is None and stored is None:
-            raise Refusal(
-                Code.NOT_FOUND,
-                f"key: {key[:200]!r} of {ref!r} has no settings of its own, the limit of the action holds; "
-                "PUT it to give it a limit or weight",
-            )
+            raise without_settings(ref, key)
         if body is not None and action.get("concurrency_key") is None and not action.get("submitter_keys"):
             raise Refusal(
                 Code.INVALID_MESSAGE,
@@ -274,13 +314,7 @@ class Definitions:
             del self.bodies["key", name]
         else:
             self.bodies["key", name] = body
-        self.audit.append(
-            AuditRow(
-                verb="changed", subject_kind="action", subject=ref, action_ref=ref,
-                changed_by=command.changed_by, before=_written_key(key, stored),
-                after=_written_key(key, body),
-            )
-        )  # fmt: skip
+        self.log.key_changed(ref, key, stored, body, command.changed_by)
         if body is None:
             return [SetKey(action_ref=ref, key=key, settings=None)], answer
         return [input_of(row)], answer
@@ -290,6 +324,7 @@ class Definitions:
         stored = self.bodies.get(("resource", name))
         if command.kind != "resource" or stored is None:
             raise unknown(command.kind, name)
+        _check_conditions(command, stored)
         users = sorted(
             ref for ref, body in self._actions() if any(u["resource"] == name for u in _uses(body))
         )
@@ -302,7 +337,7 @@ class Definitions:
             raise InUse(_needed(name, users, held, waiting), counts)
         del self.bodies["resource", name]
         self.rows.append(_row("resource", name, None, command.changed_by))
-        self._log_change("resource", name, stored, {}, command.changed_by)
+        self.log.changed("resource", name, stored, {}, command.changed_by)
         return [DeleteResource(name=name)], {"type": "deleted", "name": name}
 
     # Parts.
@@ -310,22 +345,23 @@ class Definitions:
     def _actions(self) -> Iterator[tuple[str, Body]]:
         return ((name, body) for (kind, name), body in self.bodies.items() if kind == "action")
 
-    def _store(self, kind: str, name: str, body: Body, changed_by: Body | None) -> DefinitionRow:
+    def store(self, kind: str, name: str, body: Body, changed_by: Body | None) -> DefinitionRow:
+        """Store a definition that was checked, record the change, and return its row."""
         stored = self.bodies.get((kind, name), {})
         self.bodies[kind, name] = body
         row = _row(kind, name, body, changed_by)
         self.rows.append(row)
         if kind == "action":
-            self._named_pool(body.get("pool", "default"))
+            self.name_pool(body.get("pool", "default"))
         if kind == "action" and name not in self.action_ids:
             new_id = self.action_ids[name] = max(self.action_ids.values(), default=0) + 1
             self.new_action_ids.append((name, new_id))
-        self._log_change(kind, name, _with_defaults(kind, stored) or {}, body, changed_by)
+        self.log.changed(kind, name, _with_defaults(kind, stored) or {}, body, changed_by)
         return row
 
     def _check(self, command: DefinitionCommand, body: Body, stored: Body) -> None:
         if command.kind == "action":
-            self._check_uses(command.name, body, stored)
+            self.check_uses(command.name, body, stored)
         elif command.kind == "resource" and body.get("rank") != stored.get("rank"):
             changed = {**self.bodies, ("resource", command.name): body}
             for ref, action in self._actions():
@@ -336,7 +372,7 @@ class Definitions:
                         what = f"resource '{command.name}': rank: the action '{ref}' uses both: {problem}"
                         raise Refusal(Code.INVALID_MESSAGE, what)
 
-    def _check_uses(self, ref: str, body: Body, stored: Body) -> None:
+    def check_uses(self, ref: str, body: Body, stored: Body) -> None:
         """Refuse uses that no resources fit; what was accepted before stays."""
         uses, known = _uses(body), _uses(stored)
         if uses == known:
@@ -362,58 +398,8 @@ class Definitions:
         if problem is not None:
             raise Refusal(Code.INVALID_MESSAGE, f"action '{ref}': uses: {problem}")
 
-    # The audit log.
 
-    def _log_change(self, kind: str, name: str, old: Body, new: Body, changed_by: Body | None) -> None:
-        """Record how a definition was changed; empty: there was none, or there is none any more."""
-        before, after = _flat(kind, old), _flat(kind, new)
-        changed = {each for each in {*before, *after} if before.get(each, ...) != after.get(each, ...)}
-        if not changed:
-            return
-        self.audit.append(
-            AuditRow(
-                verb=_verb(changed, old, new), subject_kind=kind, subject=name,
-                action_ref=name if kind == "action" else None, changed_by=changed_by,
-                before={each: before[each] for each in sorted(changed) if each in before},
-                after={each: after[each] for each in sorted(changed) if each in after},
-            )
-        )  # fmt: skip
-
-    def log_cancel(
-        self, execution_id: int, ref: str, moved: tuple[Status, Status], reason: str | None,
-        changed_by: Body | None,
-    ) -> None:  # fmt: skip
-        """Record that an operator cancelled an execution, or had its worker asked to stop it.
-
-        `moved`: its status before and after.
-        """
-        before, after = moved
-        if changed_by is None:
-            return
-        new: dict[str, Any] = {"status": str(after)}
-        if after is not Status.CANCELLED:
-            new["cancel_requested"] = True
-        if reason is not None:
-            new["reason"] = reason
-        self.audit.append(
-            AuditRow(
-                verb="cancelled", subject_kind="execution", subject=str(execution_id), action_ref=ref,
-                changed_by=changed_by, before={"status": str(before)}, after=new,
-            )
-        )  # fmt: skip
-
-    def log_retry(self, retry_of: int, ref: str, retry_id: int, changed_by: Body | None) -> None:
-        """Record that an operator had an ended execution run again."""
-        if changed_by is not None:
-            self.audit.append(
-                AuditRow(
-                    verb="retried", subject_kind="execution", subject=str(retry_of), action_ref=ref,
-                    changed_by=changed_by, before={}, after={"retry_id": retry_id},
-                )
-            )  # fmt: skip
-
-
-def in_use(command: DefinitionCommand, waiting: int, running: int) -> InUse:
+def _in_use(command: DefinitionCommand, waiting: int, running: int) -> InUse:
     """Return why an action is not deleted."""
     ref = command.name
     bulk = f'POST /api/v1/executions/cancel with {{"filter": {{"action_ref": "{ref}"}}}}'
@@ -435,9 +421,41 @@ def in_use(command: DefinitionCommand, waiting: int, running: int) -> InUse:
     return InUse(message, {"waiting": waiting, "running": running})
 
 
+def _cancelled_with(ref: str, out: Decisions) -> list[Finished]:
+    """Return what was cancelled because its action is deleted."""
+    why = "Cancelled", _DELETED_REASON
+    return [each for each in out.finished if each.queue.action.ref == ref and each.error == why]
+
+
+def _cancels_of(state: State, action: ActionState) -> Iterator[Cancel]:
+    """Yield a cancel of each execution of an action that waits or is delayed."""
+    for key, queue in action.queues.items():
+        for priority, waiting in queue.waiting.items():
+            for execution_id in waiting:
+                yield Cancel(
+                    execution_id=execution_id, reason=_DELETED_REASON, action_ref=action.ref, key=key,
+                    priority=priority,
+                )  # fmt: skip
+    for each in state.executions.values():
+        if each.queue.action is action and each.status is Status.DELAYED:
+            yield Cancel(
+                execution_id=each.id, reason=_DELETED_REASON, action_ref=action.ref, key=each.queue.key,
+                priority=each.priority,
+            )  # fmt: skip
+
+
 def unknown(kind: str, name: str) -> Refusal:
     """Refuse a command about something that does not exist."""
     return Refusal(Code.NOT_FOUND, _UNKNOWN[kind].format(name[:200]))
+
+
+def without_settings(ref: str, key: str) -> Refusal:
+    """Refuse a command about a key that has no settings of its own."""
+    return Refusal(
+        Code.NOT_FOUND,
+        f"key: {key[:200]!r} of {ref!r} has no settings of its own, the limit of the action holds; "
+        "PUT it to give it a limit or weight",
+    )
 
 
 def _row(kind: str, name: str, body: Body | None, changed_by: Body | None) -> DefinitionRow:
@@ -458,7 +476,7 @@ def _merged(command: DefinitionCommand, stored: Body | None) -> Body:
     """Return the stored definition with the given fields, checked as a whole. Raises Refusal."""
     assert stored is not None
     given = command.definition or {}
-    merged = {**stored, **given, _NAMED[command.kind]: command.name}
+    merged = {**stored, **given, NAMED[command.kind]: command.name}
     for field in _MERGED:
         if isinstance(part := given.get(field), Mapping) and field in stored:
             merged[field] = {**stored[field], **part}
@@ -526,38 +544,48 @@ def _tags(header: str) -> set[str]:
     return {tag.strip() for tag in header.split(",")}
 
 
-def _flat(kind: str, body: Body) -> dict[str, Any]:
-    """Return a definition as the audit log shows it: flat, and without its name."""
-    found: dict[str, Any] = {}
-    for name, value in body.items():
-        if name == _NAMED.get(kind):
-            continue
-        if name in _FLATTENED:
-            inner = (_RATE if name == "rate" else {}) if value is None else value
-            found |= {f"{name}.{part}": _plain(each) for part, each in inner.items()}
-        else:
-            found[name] = _plain(value)
-    return found
+# Stored definitions as the queue manager reads them.
 
 
-def _plain(value: Any) -> Any:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+def input_of(row: DefinitionRow) -> Input:
+    """Return a stored definition as the input that made it. The body must not be None."""
+    assert row.body is not None
+    body = _in_seconds(row.body)
+    match row.kind:
+        case "action":
+            return DefineAction(action=_action_of(body))
+        case "resource":
+            for name in ("capacity", "rank"):
+                if body.get(name, 0) is None:
+                    body[name] = _UNBOUNDED
+            return DefineResource(resource=Resource(**body | {"rate": _rate(body.get("rate"))}))
+        case "pool":
+            return DefinePool(pool=Pool(**body))
+        case "key":
+            ref, key = body.pop("action_ref"), body.pop("key")
+            return SetKey(action_ref=ref, key=key, settings=KeySettings(**body))
+        case "code":
+            raise AssertionError("decides nothing")
 
 
-def _verb(changed: set[str], old: Body, new: Body) -> str:
-    if not old:
-        return "created"
-    if not new:
-        return "deleted"
-    if changed <= _LIMITS:
-        return "limit_changed"
-    if changed == {"paused"}:
-        return "paused" if new["paused"] else "resumed"
-    return "changed"
+def _action_of(body: Mapping[str, Any]) -> Action:
+    """Return an action of the JSON of its definition, without the fields that do not matter here."""
+    named = _in_seconds(body)
+    fields = {name: value for name, value in named.items() if name in Action.__slots__}
+    fields["uses"] = tuple(Use(**use) for use in fields.get("uses", ()))
+    fields["rate"] = _rate(fields.get("rate"))
+    if "retry" in fields:
+        fields["retry"] = RetryPolicy(**_in_seconds(fields["retry"]))
+    if "runner" in named:
+        # What has an entrypoint runs at every worker of its pool.
+        fields["needs_code"] = named["runner"] == "python" and named.get("entrypoint") is None
+    return Action(**fields)
 
 
-def _written_key(key: str, body: Body | None) -> Body:
-    if body is None:
-        return {}
-    limit = {"max_concurrent": body.get("max_concurrent")} if body.get("has_limit") else {}
-    return {f"keys.{key}": {**limit, "weight": body.get("weight", 1)}}
+def _rate(body: Mapping[str, Any] | None) -> Rate | None:
+    return None if body is None else Rate(**_in_seconds(body))
+
+
+def _in_seconds(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields under the names that they have here: durations say that they are seconds."""
+    return {_SECONDS.get(name, name): value for name, value in body.items()}

@@ -12,14 +12,20 @@ it was sent, so no listener misses an event of an execution that ended after the
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final
 
+from pydantic_core import to_json
+
 from turnstile.common.broker.errors import NotConfirmed
-from turnstile.common.broker.message import Outgoing, Publication
+from turnstile.common.broker.message import Outgoing, Publication, SharedHeaders
 from turnstile.common.broker.publisher import Publisher
+from turnstile.common.broker.topology import EXECUTION_COMPLETED, EXECUTIONS, completed_key
+from turnstile.common.envelopes import envelope
+from turnstile.common.messages import SCHEMA_VERSION
 from turnstile.executor.best_effort import BestEffortPublisher, Dropped, RecentAddresses
 from turnstile.executor.leader.ports import StatusChanged
-from turnstile.executor.leader.publications import completed_event
 from turnstile.executor.leader.status_events import StatusEvents
 
 _UNCONFIRMED_MAX: Final = 200
@@ -132,3 +138,45 @@ class Events:
 
 def _keys(event: Mapping[str, Any]) -> _Keys:
     return event["action_ref"], event["status"]
+
+
+def completed_event(event: Mapping[str, Any], *, result_bytes_max: int) -> Outgoing:
+    """Return `execution.completed` for listeners: as today, and with a second routing key.
+
+    The second key, with the action and the status, is in the header BCC of this one message: the broker
+    delivers it once to a queue that is bound to both, and shows the header to no consumer.
+    """
+    action_ref, status, execution_id = event["action_ref"], event["status"], event["execution_id"]
+    result, error = event["result"], event["error"]
+    if result is not None:
+        result = result.encode()
+    body = (
+        b'{"execution_id":%d,"action_id":%b,"action_ref":%b,"status":"%b","result":%b,"error":%b,'
+        b'"attempt":%d,"completed_at":%b}'
+    ) % (
+        execution_id,
+        to_json(event.get("action_id")),
+        to_json(action_ref),
+        status.encode(),
+        b"null" if result is None or len(result) > result_bytes_max else result,
+        b"null" if error is None else to_json(error),
+        event["attempt"],
+        to_json(datetime.fromtimestamp(event["completed_at"], UTC)),
+    )
+    message = envelope(
+        body,
+        message_type=EXECUTION_COMPLETED,
+        exchange=EXECUTIONS,
+        routing_key=EXECUTION_COMPLETED,
+        app_id="executor",
+        correlation_id=str(execution_id),
+    )
+    traceparent = event.get("traceparent")
+    headers = _headers_of(action_ref, status)
+    message.headers = headers if traceparent is None else {**headers, "traceparent": traceparent}
+    return message
+
+
+@lru_cache(maxsize=1024)
+def _headers_of(action_ref: str, status: str) -> SharedHeaders:
+    return SharedHeaders(schema_version=SCHEMA_VERSION, BCC=(completed_key(action_ref, status),))

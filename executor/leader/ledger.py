@@ -25,7 +25,7 @@ from turnstile.common.domain.states import Status
 from turnstile.common.requests import PARAMETERS_BYTES_MAX, request_bytes_max
 from turnstile.executor.leader import ledger_rows as rows
 from turnstile.executor.leader.binary_arrays import use_encoded_arrays
-from turnstile.executor.leader.command_rows import RefusalOf, command_of
+from turnstile.executor.leader.door import RefusalOf, command_of
 from turnstile.executor.leader.inbox_bound import InboxBound
 from turnstile.executor.leader.inbox_watch import InboxWatch
 from turnstile.executor.leader.ledger_rows import Part, statement, turn_part

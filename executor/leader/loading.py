@@ -7,10 +7,11 @@ past.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Final
+from typing import Final
 
 from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.states import Status
+from turnstile.executor.leader.commands import input_of
 from turnstile.executor.leader.records import (
     Checkpoint,
     ClockChange,
@@ -24,26 +25,12 @@ from turnstile.executor.leader.records import (
 )
 from turnstile.executor.queue_manager.decide import decide
 from turnstile.executor.queue_manager.decisions import Passage
-from turnstile.executor.queue_manager.definitions import (
-    Action,
-    KeySettings,
-    Pool,
-    Rate,
-    Resource,
-    Use,
-)
 from turnstile.executor.queue_manager.gates import apply_changes, enlist
 from turnstile.executor.queue_manager.inputs import (
-    DefineAction,
-    DefinePool,
-    DefineResource,
-    Input,
-    SetKey,
     WorkerChanged,
 )
 from turnstile.executor.queue_manager.lines import FairClock
 from turnstile.executor.queue_manager.rates import RateWindow
-from turnstile.executor.queue_manager.retries import RetryPolicy
 from turnstile.executor.queue_manager.runs import resume
 from turnstile.executor.queue_manager.state import Execution, State
 from turnstile.executor.queue_manager.transitions import enqueue, queue_for
@@ -51,15 +38,6 @@ from turnstile.executor.queue_manager.waiting import Waiting, WaitingList
 
 _KINDS: Final = ("resource", "pool", "action", "key")
 """An action names its resources, and a key its action."""
-_SECONDS: Final = {
-    "timeout": "timeout_seconds",
-    "ttl": "ttl_seconds",
-    "delay": "delay_seconds",
-    "max_delay": "max_delay_seconds",
-    "per": "per_seconds",
-}
-_UNBOUNDED: Final = 2**62
-"""The capacity of a resource without a limit; the rank of one without a rank: after all others."""
 
 
 @dataclass(slots=True)
@@ -147,50 +125,6 @@ def _define(state: State, rows: Iterable[DefinitionRow]) -> None:
         if row.kind == kind and row.body is not None
     ]
     decide(state, inputs, state.now)
-
-
-def input_of(row: DefinitionRow) -> Input:
-    """Return a stored definition as the input that made it. The body must not be None."""
-    assert row.body is not None
-    body = _named(row.body)
-    match row.kind:
-        case "action":
-            return DefineAction(action=action_of_body(body))
-        case "resource":
-            for name in ("capacity", "rank"):
-                if body.get(name, 0) is None:
-                    body[name] = _UNBOUNDED
-            return DefineResource(resource=Resource(**body | {"rate": _rate(body.get("rate"))}))
-        case "pool":
-            return DefinePool(pool=Pool(**body))
-        case "key":
-            ref, key = body.pop("action_ref"), body.pop("key")
-            return SetKey(action_ref=ref, key=key, settings=KeySettings(**body))
-        case "code":
-            raise AssertionError("decides nothing")
-
-
-def action_of_body(body: Mapping[str, Any]) -> Action:
-    """Return an action of the JSON of its definition, without the fields that do not matter here."""
-    named = _named(body)
-    fields = {name: value for name, value in named.items() if name in Action.__slots__}
-    fields["uses"] = tuple(Use(**use) for use in fields.get("uses", ()))
-    fields["rate"] = _rate(fields.get("rate"))
-    if "retry" in fields:
-        fields["retry"] = RetryPolicy(**_named(fields["retry"]))
-    if "runner" in named:
-        # What has an entrypoint runs at every worker of its pool.
-        fields["needs_code"] = named["runner"] == "python" and named.get("entrypoint") is None
-    return Action(**fields)
-
-
-def _rate(body: Mapping[str, Any] | None) -> Rate | None:
-    return None if body is None else Rate(**_named(body))
-
-
-def _named(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields under the names that they have here: durations say that they are seconds."""
-    return {_SECONDS.get(name, name): value for name, value in body.items()}
 
 
 def _recall_gates(state: State, checkpoint: Checkpoint | None, journals: Iterable[Journal]) -> None:

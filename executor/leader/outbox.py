@@ -7,13 +7,15 @@ what is stored; the rest is read again, in order, when its turn comes.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final
 
-from turnstile.executor.leader.ports import Outcome
+from turnstile.common.domain.states import Status
+from turnstile.executor.leader.ports import Outcome, StatusChanged
 from turnstile.executor.leader.records import EndedRow, EventRow
-from turnstile.executor.queue_manager.decisions import Finished
+from turnstile.executor.queue_manager.decisions import Admitted, Decisions, Finished, Granted, Moved
 
 _BATCH: Final = 500
 RESULT_BYTES_MAX: Final = 64 * 1024
@@ -127,3 +129,38 @@ def _body(
         "error": None if end.error is None else {"type": end.error[0], "message": end.error[1]},
         "traceparent": traceparent,
     }  # fmt: skip
+
+
+def changes_of(out: Decisions, ended: Sequence[EndedRow]) -> Iterator[StatusChanged]:
+    """Yield the changes of a turn; `ended` is parallel to what finished."""
+    for new in out.admitted:
+        status = Status.QUEUED if new.due_at is None else Status.DELAYED
+        yield _change(new, None, status, 0, out.now)
+    for each in out.moved:
+        yield _change(each, each.previous, each.status, each.attempt, each.at)
+    for finished, row in zip(out.finished, ended, strict=True):
+        yield from _end(finished, row)
+    for granted in out.granted:
+        yield _change(granted, Status.QUEUED, Status.SCHEDULED, granted.attempt, out.now)
+
+
+def _end(each: Finished, row: EndedRow) -> Iterator[StatusChanged]:
+    previous = each.previous
+    if previous is Status.SCHEDULED and each.started_at is not None:
+        # A short attempt was not reported as started.
+        yield _change(each, previous, Status.RUNNING, each.attempt, each.started_at)
+        previous = Status.RUNNING
+    yield _change(each, previous, row.status, each.attempt, each.completed_at)
+
+
+def _change(
+    of: Admitted | Moved | Finished | Granted,
+    previous: Status | None,
+    status: Status,
+    attempt: int,
+    at: float,
+) -> StatusChanged:
+    return StatusChanged(
+        execution_id=of.id, action_ref=of.queue.action.ref, status=status, previous_status=previous,
+        attempt=attempt, changed_at=datetime.fromtimestamp(at, UTC),
+    )  # fmt: skip

@@ -219,7 +219,8 @@ class DefinitionCommand:
     """`name`, `address`, `channel`."""
 
 
-Command: TypeAlias = Request | RefusedRequest | CancelRequest | CancelExecutions | DefinitionCommand
+ExecutionCommand: TypeAlias = Request | RefusedRequest | CancelRequest | CancelExecutions
+Command: TypeAlias = ExecutionCommand | DefinitionCommand
 
 
 class InboxRow(msgspec.Struct, frozen=True, kw_only=True):

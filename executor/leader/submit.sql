@@ -143,15 +143,3 @@ BEGIN
     ORDER BY n.rank LIMIT 1;
 END
 $$;
-
--- Only the accounts of submitters may call these.
-REVOKE ALL ON FUNCTION turnstile.submit, turnstile.submission, ledger.enter_line, ledger.next_command_id,
-    ledger.number_command FROM PUBLIC;
-DO $$
-BEGIN
-    IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'turnstile_submitter') THEN
-        GRANT USAGE ON SCHEMA turnstile TO turnstile_submitter;
-        GRANT EXECUTE ON FUNCTION turnstile.submit, turnstile.submission TO turnstile_submitter;
-    END IF;
-END
-$$;

@@ -1,4 +1,4 @@
-"""The leader: one turn after another, each a short story.
+"""Turns: one after another, each a short story.
 
     take what is there > decide > write in one transaction > publish > acknowledge
 
@@ -26,16 +26,15 @@ from turnstile.executor.leader.admission import Admission, Source, source_of
 from turnstile.executor.leader.commands import Definitions, undivided
 from turnstile.executor.leader.dispatcher import send_changes, send_offers
 from turnstile.executor.leader.loading import state_of
-from turnstile.executor.leader.outbox import RESULT_BYTES_MAX, Outbox, event_of, event_of_outcome
-from turnstile.executor.leader.parameter_schemas import register_code
+from turnstile.executor.leader.outbox import RESULT_BYTES_MAX, Outbox, changes_of, event_of
 from turnstile.executor.leader.ports import (
     Broker,
     BrokerUnavailable,
     Clock,
-    Command,
     DefinitionCommand,
     Delivery,
     Deposed,
+    ExecutionCommand,
     InboxRow,
     NewestTurn,
     OutcomeUnknown,
@@ -47,8 +46,8 @@ from turnstile.executor.leader.ports import (
     TurnRefused,
 )
 from turnstile.executor.leader.records import EndedRow, Loaded, Turn
+from turnstile.executor.leader.registration import register
 from turnstile.executor.leader.sessions import COMPLETIONS, HEARTBEATS, Sessions
-from turnstile.executor.leader.status_changes import changes_of
 from turnstile.executor.leader.watchdog import GRACE_SECONDS, Watchdog
 from turnstile.executor.leader.writing import rows_of
 from turnstile.executor.queue_manager.decide import decide
@@ -145,8 +144,8 @@ class Leadership:
         self._offset = max(loaded.now, loaded.instant_max) - asked_at
         now = clock.monotonic()
         self.sessions = Sessions(loaded.epoch, self.state, loaded.workers, now, offset=self._offset)
-        definitions = Definitions(loaded.definitions, loaded.action_ids)
-        self.admission = Admission(loaded.early_cancels, self.state, definitions)
+        self.definitions = Definitions(loaded.definitions, loaded.action_ids)
+        self.admission = Admission(loaded.early_cancels, self.state, self.definitions)
         self.outbox = Outbox(loaded.events, loaded.newest_event_id, result_bytes_max=event_result_bytes_max)
         self.watchdog = Watchdog(stop_seconds)
         self.carried: list[Input] = []
@@ -201,27 +200,22 @@ class Auditor(Protocol):
         """Begin a comparison that is due; return what the last one found. It comes between two turns."""
 
 
-class Leader:
-    """An executor that leads, or waits until it can."""
+class Turns:
+    """The turns of one executor, also of several leaderships: what has failed is remembered after a load."""
 
     def __init__(
         self, executor_id: str, store: Store, broker: Broker, clock: Clock, times: Times | None = None,
         *, audience: Audience | None = None, auditor: Auditor | None = None,
-        event_result_bytes_max: int = RESULT_BYTES_MAX,
     ) -> None:  # fmt: skip
-        self.audience, self.auditor = audience, auditor
-        self._event_bytes_max = event_result_bytes_max
-        self._has_commands = False
-        """The inbox is read in the next turn, whatever the time is."""
         self.executor_id = executor_id
         self.store, self.broker, self.clock = store, broker, clock
         self.times = times or Times()
-        self.leadership: Leadership | None = None
-        """None: it does not lead."""
-        self._is_stopping = False
-        self._committed_at = 0.0
+        self.audience, self.auditor = audience, auditor
+        self.has_commands = False
+        """The inbox is read in the next turn, whatever the time is."""
+        self.committed_at = 0.0
         """When the last committed turn was sent."""
-        self._turn_began_at = 0.0
+        self.began_at = 0.0
         self._tried_at = 0.0
         """When the broker, or the inbox, was tried last."""
         self._raised_at = -math.inf
@@ -236,29 +230,8 @@ class Leader:
         self._suspects: set[UUID] = set()
         """Keys of those that alone made a turn fail once."""
 
-    async def run(self) -> None:
-        """Wait for the leadership and lead, again and again, until `stop`."""
-        above: int | None = None
-        while not self._is_stopping:
-            try:
-                if above is None:
-                    await self._wait_for_leadership()
-                if not self._is_stopping:
-                    await self._lead(above)
-            except Reload as reload:
-                above = reload.above
-            except Deposed:
-                above = None
-            except OutcomeUnknown:
-                await self.clock.sleep(self.times.poll)
-            finally:
-                self.leadership = None
-                if self.audience is not None:
-                    self.audience.leadership_over()
-                await self._stop_publishing()
-                await self.broker.close()
-
-    async def _stop_publishing(self) -> None:
+    async def stop_publishing(self) -> None:
+        """Give up what is under way: the leadership is over."""
         tasks = [task for task in (self._publishing, self._draining) if task is not None]
         self._publishing = self._draining = None
         for task in tasks:
@@ -266,118 +239,24 @@ class Leader:
         # Also the error of one that has ended is retrieved.
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def stop(self) -> None:
-        """Finish the present turn, and let another executor lead."""
-        self._is_stopping = True
-
-    def look_at_inbox(self) -> None:
-        """Read the inbox in the next turn: a command was stored. The caller wakes the clock."""
-        self._has_commands = True
-
-    async def _wait_for_leadership(self) -> None:
-        """Return once nothing was heard of a leader for too long, by this process's own clock."""
-        seen: NewestTurn | None = None
-        since = self.clock.monotonic()
-        while not self._is_stopping:
-            try:
-                newest, is_gone = await self.store.leader_seen()
-                has_broker = await self._has_broker()
-                await self.store.announce(self.executor_id, has_broker=has_broker)
-            except OutcomeUnknown:
-                since = self.clock.monotonic()
-            else:
-                now = self.clock.monotonic()
-                if newest != seen:
-                    seen, since = newest, now
-                is_gone = is_gone and has_broker and now > since
-                if newest is None or is_gone or now - since > self.times.leadership:
-                    return
-            await self.clock.sleep(self.times.poll)
-
-    async def _has_broker(self) -> bool:
-        with suppress(BrokerUnavailable):
-            await self.broker.publish([])
-            return True
-        return False
-
-    async def _lead(self, above: int | None) -> None:
-        """Lead until something goes wrong; `above` is None for an executor that did not lead before."""
-        self._committed_at = self.clock.monotonic()
-        epoch = await self.store.take_over(
-            self.executor_id, above=above or 0, only_if_leading=above is not None
-        )
-        reached(CrashPoint.LEADERSHIP_TAKEN)
-        loading = asyncio.ensure_future(self._load(epoch))
-        try:
-            number = await self._renew_while(loading, epoch)
-        finally:
-            loading.cancel()
-            # Also the error of a load that is given up is retrieved.
-            await asyncio.gather(loading, return_exceptions=True)
-        loaded, loaded_at = loading.result()
-        lead = Leadership(
-            loaded, self.clock, loaded_at, self.times.stop, event_result_bytes_max=self._event_bytes_max
-        )
-        lead.number = number
-        lead.sessions.welcome_all()
-        await self._recall_events(lead)
-        reached(CrashPoint.LEADERSHIP_LOADED)
-        self.leadership = lead
-        self._turn_began_at = self.clock.monotonic()
-        while not self._is_stopping:
-            await self._next_turn(lead)
-        await self._published()
-        await self.store.resign()
-
-    async def _recall_events(self, lead: Leadership) -> None:
-        """Publish the events of the last turn again: its leader may have died before it could."""
-        if lead.memory.unpublished:
-            ended = await self._persist(lambda: self.store.outcomes(lead.memory.unpublished))
-            ids = lead.admission.definitions.action_ids
-            lead.outbox.store(
-                event_of_outcome(ended[each], action_id=ids.get(ended[each].action_ref))
-                for each in lead.memory.unpublished
-                if each in ended
-            )
-
-    async def _load(self, epoch: int) -> tuple[Loaded, float]:
-        """Load; return also the instant by this process's clock, which the turns beside it may delay."""
-        loaded = await self.store.load(epoch)
-        return loaded, self.clock.monotonic()
-
-    async def _renew_while(self, loading: "asyncio.Future[Any]", epoch: int) -> int:
-        """Write empty turns while the load lasts; return the number of the last one."""
-        number = 0
-        while not loading.done():
-            sent_at = self.clock.monotonic()
-            try:
-                await self.store.write(Turn(epoch=epoch, number=number + 1, at=0.0))
-            except OutcomeUnknown:
-                raise Reload from None
-            number += 1
-            self._committed_at = sent_at
-            await asyncio.wait({loading}, timeout=self.times.renewal)
-        return number
-
-    # One turn.
-
-    async def _next_turn(self, lead: Leadership) -> None:
+    async def next_turn(self, lead: Leadership) -> None:
+        """Take one turn, or rest until there may be something to do. Raises Deposed, Reload."""
         now = self.clock.monotonic()
         self._check_leadership(lead, now)
         if self.auditor is not None and await self.auditor.look(lead.state):
             raise Reload
-        if now - self._turn_began_at > lead.sessions.lease_min() / 3:
+        if now - self.began_at > lead.sessions.lease_min() / 3:
             # For this long no worker was heard: this process was paused, or a server did not answer.
             lead.sessions.renew_all(now)
-        self._turn_began_at = now
+        self.began_at = now
         is_polling = now - self._tried_at >= self.times.poll
         if is_polling:
             self._tried_at = now
             await self._try_broker(lead)
-        has_commands, self._has_commands = self._has_commands, False
+        has_commands, self.has_commands = self.has_commands, False
         taken = await self._take(lead, is_polling=is_polling or has_commands)
         # There may be more: while commands arrive, every turn reads them.
-        self._has_commands |= bool(taken.commands)
+        self.has_commands |= bool(taken.commands)
         if taken or taken.decided or self._has_work(lead, now) or (is_polling and lead.backlog):
             await self._turn(lead, taken)
         else:
@@ -387,7 +266,7 @@ class Leader:
         if lead.sessions.epoch_above and now - self._raised_at >= _RAISE_SECONDS:
             self._raised_at = now
             raise Reload(lead.sessions.epoch_above)
-        if now - self._committed_at > self.times.leadership:
+        if now - self.committed_at > self.times.leadership:
             # Another executor may lead by now: what this one has taken must not stay with it.
             raise Reload
 
@@ -396,7 +275,7 @@ class Leader:
             with suppress(BrokerUnavailable):
                 await self.broker.open()
                 lead.sessions.renew_all(self.clock.monotonic())
-        if not self.broker.is_open and await self._persist(
+        if not self.broker.is_open and await self.persist(
             lambda: self.store.announce(self.executor_id, has_broker=False)
         ):
             # Another executor has both servers, so this one lets it lead.
@@ -406,14 +285,14 @@ class Leader:
     def _has_work(self, lead: Leadership, now: float) -> bool:
         timers = lead.state.timers
         return (
-            now - self._committed_at >= self.times.renewal or lead.watchdog.is_due(now) or lead.is_unfinished
+            now - self.committed_at >= self.times.renewal or lead.watchdog.is_due(now) or lead.is_unfinished
             or bool(lead.carried) or lead.outbox.has_more or lead.sessions.has_lost
             or (self.audience is not None and self.audience.is_waiting)
             or bool(timers and timers[0].at <= lead.now())
         )  # fmt: skip
 
     def _rest(self, lead: Leadership) -> float:
-        rest = self._committed_at + self.times.renewal - self.clock.monotonic()
+        rest = self.committed_at + self.times.renewal - self.clock.monotonic()
         if lead.state.timers:
             rest = min(rest, lead.state.timers[0].at - lead.now())
         return max(rest, 0.001)
@@ -427,7 +306,7 @@ class Leader:
             taken.deliveries += self.broker.take(queue, 1 if self._singly else share)
         if is_polling and not (self._singly and len(taken)):
             count = 1 if self._singly else _INBOX_SHARE
-            commands = undivided(await self._persist(lambda: self.store.inbox(count)))
+            commands = undivided(await self.persist(lambda: self.store.inbox(count)))
             taken.commands += [each for each in commands if each.body is not None]
             taken.decided = [command.id for command in commands]
         return taken
@@ -441,7 +320,7 @@ class Leader:
             inputs = await self._inputs(lead, taken)
             out = self._decide(lead, inputs)
             lead.admission.show_grants()
-            taken.keep(lead.admission.unfinished)
+            taken.keep(lead.definitions.unfinished)
             _passed(CrashPoint.TURN_DECIDED, taken)
             rows = rows_of(lead.state, lead.memory, out)
         except (AssertionError, KeyError, IndexError, ValueError) as broken:
@@ -449,21 +328,22 @@ class Leader:
             raise Reload from broken
         traces = await self._traces_of(lead, out)
         # A new leader publishes only the events of the newest turn again.
-        await self._published()
+        await self.published()
         events = [_event(lead, *each, traces) for each in zip(out.finished, rows.ended, strict=True)]
         lead.outbox.store(
             event for event, end in zip(events, out.finished, strict=True) if end.report is None
         )
+        answers = [*lead.admission.answers, *lead.definitions.answers]
         turn = Turn(
             epoch=lead.epoch, number=lead.number + 1, at=lead.state.now, **rows.fields(),
             workers=list(lead.sessions.rows.values()),
-            definitions=lead.admission.rows, action_ids=lead.admission.definitions.new_action_ids,
-            audit=lead.admission.definitions.audit, early_cancels=lead.admission.early_rows,
+            definitions=lead.definitions.rows, action_ids=lead.definitions.new_action_ids,
+            audit=lead.definitions.log.rows, early_cancels=lead.admission.early_rows,
             early_cancels_over=lead.admission.early_over, events=lead.outbox.take_new(),
             events_over=lead.outbox.take_confirmed(),
-            answers=[(key, json.dumps(body).encode()) for key, body in lead.admission.answers],
+            answers=[(key, json.dumps(body).encode()) for key, body in answers],
             outcomes=[(key, json.dumps(body).encode()) for key, body in lead.admission.outcomes],
-            inbox_begun=lead.admission.begun,
+            inbox_begun=lead.definitions.begun,
             inbox_over=taken.decided, bodies_over=taken.body_ids,
         )  # fmt: skip
         turn = await self._write(lead, turn, taken)
@@ -489,7 +369,7 @@ class Leader:
         inputs += lead.watchdog.inputs(lead.state, lead.sessions, now)
         if lead.sessions.has_lost:
             # They are told, by messages of the last turn, before their work may run elsewhere.
-            await self._published()
+            await self.published()
             if not lead.backlog:
                 inputs += lead.sessions.lost(now)
         sources = [source_of(each) for each in taken if is_request(each)]
@@ -497,15 +377,14 @@ class Leader:
             sources = self.audience.traced(sources)
         missing = lead.admission.missing(sources)
         if any(missing):
-            lead.admission.learn(await self._persist(lambda: self.store.look_up(*missing)))
+            lead.admission.learn(await self.persist(lambda: self.store.look_up(*missing)))
         lead.admission.expire_early(lead.state.now)
         following = iter(sources)
         for each in taken:
             match each.body:
                 case Hello() as hello:
-                    inputs += lead.admission.register(hello, lead.state)
-                    hello = register_code(hello, lead.admission.definitions, lead.sessions, lead.state.now)
-                    inputs += lead.sessions.hello(hello, now, lead.admission.definitions.welcome(hello))
+                    hello, welcome, defined = register(hello, lead.definitions, lead.sessions, lead.state)
+                    inputs += [*defined, *lead.sessions.hello(hello, now, welcome)]
                 case Heartbeat() as heartbeat:
                     inputs += lead.sessions.heartbeat(heartbeat, now, is_certain=self._is_certain(now))
                 case Report() as report:
@@ -513,30 +392,31 @@ class Leader:
                 case Probe() as probe:
                     assert isinstance(each, Delivery)
                     lead.sessions.probed(each.queue, probe, now)
+                case DefinitionCommand() as command:
+                    assert isinstance(each, InboxRow)
+                    inputs += self._of_definition(lead, each, command)
                 case _:
-                    inputs += self._of_source(lead, next(following))
+                    inputs += lead.admission.inputs(next(following), max(lead.now(), lead.state.now))
         served = (name for session in lead.sessions.all() for name in session.row.pools)
-        inputs += lead.admission.definitions.unused_pools(served, has_changed=bool(lead.sessions.rows))
+        inputs += lead.definitions.unused_pools(served, has_changed=bool(lead.sessions.rows))
         return inputs
 
-    def _of_source(self, lead: Leadership, source: Source) -> Iterable[Input]:
-        command = source.request
-        if isinstance(command, DefinitionCommand) and command.kind == "worker":
-            if "no_reclaim" in (command.definition or {}):
-                # Every lease begins anew when the broker is there again, and when another executor leads.
-                seconds = 0.0 if self.broker.is_open else lead.sessions.lease_seconds(command.name)
-                lead.admission.spared(source, seconds)
-                return
-            is_draining = bool((command.definition or {}).get("is_draining"))
-            was_draining = lead.sessions.is_draining(command.name)
-            now = self.clock.monotonic()
-            yield from lead.sessions.drain(command.name, now, is_draining=is_draining)
-            lead.admission.drained(source, command, was_draining=was_draining)
-            return
-        yield from lead.admission.inputs(source, max(lead.now(), lead.state.now))
+    def _of_definition(self, lead: Leadership, row: InboxRow, command: DefinitionCommand) -> Iterable[Input]:
+        if command.kind != "worker":
+            return lead.definitions.inputs(row, command, lead.state)
+        given = command.definition or {}
+        if "no_reclaim" in given:
+            # Every lease begins anew when the broker is there again, and when another executor leads.
+            seconds = 0.0 if self.broker.is_open else lead.sessions.lease_seconds(command.name)
+            lead.definitions.spared(row, seconds)
+            return ()
+        was_draining = lead.sessions.is_draining(command.name)
+        lead.definitions.drained(row, command, was_draining=was_draining)
+        now = self.clock.monotonic()
+        return lead.sessions.drain(command.name, now, is_draining=bool(given.get("is_draining")))
 
     def _is_certain(self, now: float) -> bool:
-        return now - self._committed_at < self.times.certain
+        return now - self.committed_at < self.times.certain
 
     def _decide(self, lead: Leadership, inputs: Sequence[Input]) -> Decisions:
         """Decide; what an early cancel names is cancelled before it can be granted."""
@@ -550,6 +430,7 @@ class Leader:
         else:
             out = decide(lead.state, inputs, now)
             lead.carried += lead.admission.decided(out)
+        lead.definitions.decided(out)
         lead.is_unfinished = out.is_unfinished
         self._remember_requests(lead, out)
         return out
@@ -585,7 +466,7 @@ class Leader:
         for over in out.attempts:
             lead.traces.pop(over.id, None)
         if missing:
-            found |= await self._persist(lambda: self.store.traces_of(missing))
+            found |= await self.persist(lambda: self.store.traces_of(missing))
         return found
 
     # Writing.
@@ -606,15 +487,16 @@ class Leader:
             else:
                 lead.number = turn.number
                 break
-        self._committed_at = sent_at
+        self.committed_at = sent_at
         lead.admission.written()
+        lead.definitions.written()
         lead.sessions.rows.clear()
         return turn
 
     async def _settle(self, lead: Leadership, turn: Turn) -> tuple[Turn, bool]:
         """Find out whether a turn was committed; if not, return it for the new epoch."""
-        epoch = await self._persist(lambda: self.store.take_over(self.executor_id, only_if_leading=True))
-        newest = await self._persist(self.store.newest_turn)
+        epoch = await self.persist(lambda: self.store.take_over(self.executor_id, only_if_leading=True))
+        newest = await self.persist(self.store.newest_turn)
         before = NewestTurn(epoch=turn.epoch, number=turn.number - 1) if turn.number > 1 else lead.previous
         lead.epoch = lead.state.epoch = epoch
         # The counter of grants goes on: the same turn, sent again, has used numbers of it.
@@ -657,13 +539,13 @@ class Leader:
             taken.commands.remove(command)
             lead.admission.answers.append((command.command_id, _INVALID))
 
-    async def _persist(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def persist(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Repeat a call that changes nothing twice until it succeeds, or the leadership is over."""
         while True:
             try:
                 return await call()
             except OutcomeUnknown:
-                if self.clock.monotonic() - self._committed_at > self.times.leadership:
+                if self.clock.monotonic() - self.committed_at > self.times.leadership:
                     raise Reload from None
                 await self.clock.sleep(self.times.poll / 5)
 
@@ -706,7 +588,7 @@ class Leader:
         if self.audience is not None:
             self.audience.turn_ended(taken, out)
 
-    async def _published(self) -> None:
+    async def published(self) -> None:
         """Wait until the last turn is published, as far as that is possible now."""
         publishing, self._publishing = self._publishing, None
         if publishing is not None:
@@ -747,7 +629,7 @@ class Leader:
         if not sources:
             return []
         ids = {each.body.body.execution_id: each for each in sources}
-        known = await self._persist(lambda: self.store.look_up([], [], list(ids)))
+        known = await self.persist(lambda: self.store.look_up([], [], list(ids)))
         return [
             Publication(
                 to="dead letters", body={"x-error-code": "unknown_execution", "request": each.body}, of=each
@@ -772,9 +654,9 @@ class Leader:
         if not executions:
             return
         missing = [execution_id for execution_id in executions if execution_id not in lead.requests]
-        found = dict(await self._persist(lambda: self.store.requests_of(missing))) if missing else {}
+        found = dict(await self.persist(lambda: self.store.requests_of(missing))) if missing else {}
         requests = {**found, **{i: lead.requests[i] for i in executions if i in lead.requests}}
-        definition_of = lead.admission.definitions.action
+        definition_of = lead.definitions.action
         send_offers(lead.state, lead.sessions, executions.values(), requests, definition_of)
         for execution_id in executions:
             lead.traces[execution_id] = requests[execution_id].traceparent
@@ -790,8 +672,8 @@ class Leader:
 
 
 def is_request(each: Delivery | InboxRow) -> bool:
-    """Return whether it asks for something, and is no message of a worker or of the leader itself."""
-    return isinstance(each.body, Command)
+    """Return whether it is about executions, and no definition, and no message of a worker or the leader."""
+    return isinstance(each.body, ExecutionCommand)
 
 
 def _passed(point: CrashPoint, taken: Taken) -> None:
@@ -819,7 +701,7 @@ def _bytes_of(request: StoredRequest) -> int:
 def _event(
     lead: Leadership, finished: Finished, row: EndedRow, traces: Mapping[int, str | None]
 ) -> Mapping[str, Any]:
-    action_id = lead.admission.definitions.action_ids.get(finished.queue.action.ref)
+    action_id = lead.definitions.action_ids.get(finished.queue.action.ref)
     return event_of(finished, row, action_id=action_id, traceparent=traces.get(finished.id))
 
 

@@ -1,7 +1,7 @@
-"""What time means: leases that are over, attempts that neither end nor answer.
+"""What time means for attempts that neither end nor answer; `sessions` has the leases of workers.
 
-In: the state and the time. Out: probes, cancels, and `Overdue` inputs. It only heals: nothing on the normal
-path waits for it (P7, P8).
+In: the state and the time. Out: cancels, and `Overdue` inputs. It only heals: nothing on the normal path
+waits for it (P7, P8).
 """
 
 from collections.abc import Iterator

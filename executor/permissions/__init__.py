@@ -1,5 +1,5 @@
 """Accounts for each service with the fewest rights, as `executor setup-permissions` creates them.
 
-`credentials` writes a file with each service's passwords, `database` creates the roles of PostgreSQL,
-`broker` defines what each account of RabbitMQ may do and creates it.
+`rights` is the table of all rights, `plan` decides what happens to each account, `credentials` writes a file
+with each service's passwords, `database` and `broker` read and change the accounts of a server.
 """

@@ -20,7 +20,7 @@ from typing import Final
 from urllib.parse import parse_qs, quote, unquote, urlsplit, urlunsplit
 
 from turnstile.common.urls import amqp_urls
-from turnstile.executor.permissions.plan import Installation, Source, account_name
+from turnstile.executor.permissions.plan import Check, Installation, Source, account_name
 
 PASSWORD: Final = "TURNSTILE_{service}_PASSWORD"
 _DATABASE: Final = "TURNSTILE_DATABASE_URL"
@@ -178,18 +178,17 @@ def broker_hash(password: str) -> str:
     return b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()
 
 
-def broker_hash_matches(password: str, stored: str, algorithm: str) -> bool | None:
-    """Return whether RabbitMQ's hash is that of the password; None if the algorithm is unknown."""
-    digest = _BROKER_DIGESTS.get(algorithm)
-    if digest is None:
-        return None
+def check_broker_hash(password: str, stored: str, algorithm: str) -> Check:
+    """Compare a password with the hash that RabbitMQ stores."""
+    if not stored:
+        return "none"
     try:
-        content = b64decode(stored, validate=True)
-    except ValueError:
-        return None
-    salt = content[:_BROKER_SALT_BYTES]
+        digest, content = _BROKER_DIGESTS[algorithm], b64decode(stored, validate=True)
+    except (KeyError, ValueError):
+        return "unknown"
+    salt, found = content[:_BROKER_SALT_BYTES], content[_BROKER_SALT_BYTES:]
     expected = hashlib.new(digest, salt + password.encode()).digest()
-    return hmac.compare_digest(content[_BROKER_SALT_BYTES:], expected)
+    return "same" if hmac.compare_digest(found, expected) else "other"
 
 
 def _file(folder: Path, service: str) -> Path:

@@ -1,18 +1,16 @@
 """The services' roles in PostgreSQL.
 
-In: the URL of the tables' owner, who may create roles, and the plan. Out: the group `turnstile_executor` with
-its rights (`rights.sql`), and an account in it; the group `turnstile_submitter`, to which an operator adds
-accounts. Roles belong to the server and not to a database, so the comment of each account names the database
-that it is for. The changes are one transaction: all of them, or none.
+In: the URL of the tables' owner, who may create roles, and the plan. Out: the groups with their rights
+(`rights`), and an account in that of the executors; to the group of submitters an operator adds accounts.
+Roles belong to the server and not to a database, so the comment of each account names the database that it is
+for. The changes are one transaction: all of them, or none.
 """
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from importlib import resources
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import asyncpg
 
@@ -20,61 +18,63 @@ from turnstile.common.database import DatabaseHosts
 from turnstile.common.requests import json_text
 from turnstile.executor.callers import DIRECTLY
 from turnstile.executor.permissions.credentials import Login, scram_verifier, url_of
-from turnstile.executor.permissions.plan import AccountChange, AccountStep, Check, Installation, Source, Users
+from turnstile.executor.permissions.plan import (
+    AccountChange,
+    AccountStep,
+    Check,
+    Installation,
+    Present,
+    SetupRefused,
+    Source,
+)
+from turnstile.executor.permissions.rights import GROUPS, grants_sql
+from turnstile.executor.sql import statements
 
 if TYPE_CHECKING:
     Connection: TypeAlias = asyncpg.Connection[asyncpg.Record]
 
-GROUPS: Final = {"executor": "turnstile_executor"}
-"""The groups of the services that use the database."""
 _TIMEOUT_SECONDS: Final = 30.0
-_SET: Final = "SELECT set_config('turnstile.' || $1, $2, true)"
 _PURPOSE: Final = "Turnstile: {service} of the database {database}"
 _PURPOSE_READ: Final = re.compile(r"Turnstile: \w+ of the database (?P<database>.+)", re.DOTALL)
 _ADMIN_OPTION_SINCE: Final = 16
-_MAY_CREATE: Final = "SELECT rolsuper OR rolcreaterole FROM pg_roles WHERE rolname = session_user"
-_HAS_TABLES: Final = "SELECT to_regclass('ledger.execution') IS NOT NULL"
-_NOTE: Final = (
-    "INSERT INTO ledger.audit_log (actor, address, channel, verb, subject_kind, subject, before, after)"
-    " VALUES ($1, $2, $3, $4, 'account', $5, '{}', $6)"
-)
+_SQL: Final = statements("permissions/roles.sql")
 _LOGGED: Final = {AccountChange.CREATE: "created", AccountChange.ROTATE: "rotated"}
 
 
-class SetupRefused(Exception):
-    """The server cannot be set up; the message says what to do."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Roles:
+class Roles(NamedTuple):
     """What the database server has of the accounts that may be used."""
 
     database: str
     """The name of the connected database."""
-    users: Users
+    present: Mapping[str, Present]
+    """By service."""
 
 
-async def read_roles(database_url: str, names: Collection[str]) -> Roles:
+async def read_roles(database_url: str, logins: Sequence[Login]) -> Roles:
     """Return which accounts exist; raises SetupRefused, OSError or asyncpg.PostgresError."""
+    names = {login.name: login for login in logins}
     async with _connected(database_url) as connection:
-        if not await connection.fetchval(_HAS_TABLES):
+        server = await connection.fetchrow(_SQL["server"])
+        assert server is not None
+        if not server["has_tables"]:
             raise SetupRefused("the database has no tables of Turnstile yet; run 'executor migrate' first")
-        user = await connection.fetchval("SELECT session_user::text")
+        user = server["user"]
         if user in {*names, *GROUPS.values()}:
             raise SetupRefused(f"{user!r} is the account of a service; connect as the owner of the tables")
-        rows = await connection.fetch(_text("present_roles.sql"), list(names))
-        if {*names} - {row["name"] for row in rows} and not await connection.fetchval(_MAY_CREATE):
-            quoted = await connection.fetchval("SELECT quote_ident(session_user)")
+        rows = await connection.fetch(_SQL["present"], list(names))
+        if len(rows) < len(names) and not server["may_create"]:
             raise SetupRefused(
-                f"{user!r} may not create roles; as a superuser run: ALTER ROLE {quoted} CREATEROLE"
+                f"{user!r} may not create roles; as a superuser run: ALTER ROLE {server['quoted']} CREATEROLE"
             )
-        return Roles(
-            database=await connection.fetchval("SELECT current_database()::text"),
-            users={row["name"]: _users(row["comment"], row["databases"]) for row in rows},
-        )
+    present = {}
+    for row in rows:
+        login, named = names[row["name"]], _PURPOSE_READ.fullmatch(row["comment"] or "")
+        users = frozenset({named["database"]}) if named else frozenset(row["databases"])
+        present[login.service] = Present(users=users, password=await _check(database_url, login))
+    return Roles(server["database"], present)
 
 
-async def check_password(database_url: str, login: Login) -> Check:
+async def _check(database_url: str, login: Login) -> Check:
     """Return whether the account has this password, by an attempt to connect."""
     if login.source is Source.NEW:
         return "other"
@@ -97,12 +97,16 @@ async def change_roles(
     async with _connected(database_url) as connection:
         try:
             async with connection.transaction():
+                for group in GROUPS.values():
+                    await _run(connection, "group", group=group)
                 for step in steps:
                     if step.server == "database":
                         await _change(connection, installation.database, step, logins[step.service])
-                await connection.execute(_text("submitters.sql"))
-                await connection.execute(rights_text())
-                await _log(connection, steps)
+                await connection.execute(grants_sql())
+                for step in steps:
+                    if (verb := _LOGGED.get(step.change)) is not None:
+                        after = json_text({"server": step.server})
+                        await connection.execute(_SQL["note"], *DIRECTLY, verb, step.name, after)
         except (asyncpg.DuplicateObjectError, asyncpg.UniqueViolationError) as error:
             raise SetupRefused(
                 f"{error}: another command created it at the same time; run it again"
@@ -113,24 +117,22 @@ async def change_roles(
 
 async def _change(connection: "Connection", database: str, step: AccountStep, login: Login) -> None:
     is_kept = step.change is AccountChange.KEEP
-    settings = {
-        "group": GROUPS[step.service],
-        "login": step.name,
-        "creates": str(step.change is AccountChange.CREATE).lower(),
-        "verifier": "" if is_kept else scram_verifier(login.password),
-        "purpose": "" if step.is_shared else _PURPOSE.format(service=step.service, database=database),
-    }
+    await _run(
+        connection,
+        "account",
+        group=GROUPS[step.service],
+        login=step.name,
+        creates=str(step.change is AccountChange.CREATE).lower(),
+        verifier="" if is_kept else scram_verifier(login.password),
+        purpose="" if step.is_shared else _PURPOSE.format(service=step.service, database=database),
+    )
+
+
+async def _run(connection: "Connection", statement: str, **settings: str) -> None:
+    """Run a statement that takes settings of the transaction in place of parameters."""
     for name, value in settings.items():
-        await connection.execute(_SET, name, value)
-    await connection.execute(_text("roles.sql"))
-
-
-async def _log(connection: "Connection", steps: Sequence[AccountStep]) -> None:
-    """Record the accounts of both servers."""
-    for step in steps:
-        if step.change in _LOGGED:
-            after = json_text({"server": step.server})
-            await connection.execute(_NOTE, *DIRECTLY, _LOGGED[step.change], step.name, after)
+        await connection.execute("SELECT set_config('turnstile.' || $1, $2, true)", name, value)
+    await connection.execute(_SQL[statement])
 
 
 async def _remedy(connection: "Connection") -> str:
@@ -138,8 +140,8 @@ async def _remedy(connection: "Connection") -> str:
     remedy = "connect as the owner of the tables, with the attribute CREATEROLE"
     if connection.get_server_version().major < _ADMIN_OPTION_SINCE:
         return remedy
-    groups = ", ".join(GROUPS.values())
-    return f"{remedy}; if another role created the groups: GRANT {groups} TO {user} WITH ADMIN OPTION"
+    group = GROUPS["executor"]
+    return f"{remedy}; if another role created the group: GRANT {group} TO {user} WITH ADMIN OPTION"
 
 
 @asynccontextmanager
@@ -151,17 +153,3 @@ async def _connected(database_url: str) -> AsyncIterator["Connection"]:
             yield connection
         finally:
             await connection.close()
-
-
-def rights_text() -> str:
-    """Return the statements that give the groups their rights, where these exist."""
-    return _text("rights.sql")
-
-
-def _users(comment: str | None, databases: Collection[str]) -> frozenset[str]:
-    named = _PURPOSE_READ.fullmatch(comment or "")
-    return frozenset({named["database"]}) if named else frozenset(databases)
-
-
-def _text(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")

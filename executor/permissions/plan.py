@@ -6,20 +6,17 @@ uses is never changed unless the operator asks for it (`rotate`).
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, TypeAlias
 
-SERVICES: Final = ("executor", "worker", "client")
-FORMER_PREFIX: Final = "turnstile"
-"""Prefix of every installation's accounts before they were named for their installation."""
+from turnstile.executor.permissions.rights import BROKER
+
 PREFIX_BYTES_MAX: Final = 63 - len("-executor")
 """PostgreSQL cuts a longer name of a role."""
 
 Server: TypeAlias = Literal["database", "broker"]
-Users: TypeAlias = Mapping[str, frozenset[str]]
-"""For each account that exists on a server: the databases, or the vhosts, that use it."""
 Check: TypeAlias = Literal["same", "other", "none", "unknown"]
 """An account's password: the one at hand, another one, none at all, or not to be found out."""
 
@@ -32,6 +29,10 @@ _LOST: Final = (
     "name the folder of the earlier run with --credentials, or set new passwords with --rotate, and restart "
     "the processes of this installation with them"
 )
+
+
+class SetupRefused(Exception):
+    """A server cannot be set up; the message says what to do."""
 
 
 class Source(StrEnum):
@@ -108,33 +109,9 @@ def default_prefix(installation: Installation) -> str:
     A word that would repeat an earlier one is left out, so the database and the vhost `turnstile` give
     `turnstile`. Characters other than letters, digits, `_`, `.` and `-` become `-`.
     """
-    parts = (FORMER_PREFIX, installation.database, installation.vhost)
+    parts = ("turnstile", installation.database, installation.vhost)
     words = dict.fromkeys(re.sub(r"[^A-Za-z0-9_.-]+", "-", part).strip("-.") for part in parts)
     return "-".join(filter(None, words))[:PREFIX_BYTES_MAX].rstrip("-.")
-
-
-def prefixes_in_use(
-    installation: Installation, prefixes: Iterable[str], users: Mapping[Server, Users]
-) -> set[str]:
-    """Return the prefixes with an account that this installation, and no other, uses."""
-    own = {
-        name
-        for server, accounts in users.items()
-        for name, found in accounts.items()
-        if found == {installation.unit_on(server)}
-    }
-    return {prefix for prefix in prefixes if own & {account_name(prefix, service) for service in SERVICES}}
-
-
-def choose_prefix(default: str, *, stored: str | None, used: Collection[str]) -> str:
-    """Return the prefix where the operator gives none.
-
-    `stored`: that of the credentials of an earlier run. `used`: prefixes in use by this installation. It
-    keeps its accounts, also those with the former names.
-    """
-    if stored is not None:
-        return stored
-    return FORMER_PREFIX if FORMER_PREFIX in used and default not in used else default
 
 
 def plan_account(
@@ -149,73 +126,66 @@ def plan_account(
 ) -> AccountStep:
     """Return what happens to one account on one server."""
     own, unit = installation.unit_on(server), _UNIT[server]
+    others = _named(unit, present.users - {own}) if present else ""
+    remedy, notes = "", []
+    if present is None:
+        change, reason = AccountChange.CREATE, ""
+    elif others:
+        change, reason = _decide_shared(present, source, others, is_own=own in present.users, rotate=rotate)
+        remedy = _TAKEN
+    else:
+        change, reason = _decide_own(present, source, service, unit, rotate=rotate)
+        remedy = _LOST if present.users or present.password == "same" else _TAKEN
+    if present and change is AccountChange.KEEP:
+        notes = ["renews its rights"] if present.is_outdated else []
+        notes += ["its password could not be checked"] if present.password == "unknown" else []
     suggested = default_prefix(installation)
     prefix = "NAME" if name == account_name(suggested, service) else suggested
-    others = _named(unit, present.users - {own}) if present else ""
-    if present is None:
-        decision = _Decision(AccountChange.CREATE)
-    elif others:
-        decision = _decide_shared(present, source, others, is_own=own in present.users, rotate=rotate)
-    else:
-        decision = _decide_own(present, source, service, unit, rotate=rotate)
-    change, reason, remedy = decision
-    if change is AccountChange.KEEP:
-        rights = "renews its rights" if present and present.is_outdated else ""
-        unchecked = "its password could not be checked" if present and present.password == "unknown" else ""
-        reason = "; ".join(filter(None, [reason, rights, unchecked]))
     return AccountStep(
         server=server,
         service=service,
         name=name,
         change=change,
-        reason=reason,
-        remedy=remedy.format(prefix=prefix),
+        reason="; ".join(filter(None, [reason, *notes])),
+        remedy=remedy.format(prefix=prefix) if change is AccountChange.REFUSE else "",
         is_shared=change is AccountChange.KEEP and bool(others),
     )
 
 
-class _Decision(NamedTuple):
-    change: AccountChange
-    reason: str = ""
-    remedy: str = ""
+_Decision: TypeAlias = tuple[AccountChange, str]
 
 
 def _decide_shared(present: Present, source: Source, others: str, *, is_own: bool, rotate: bool) -> _Decision:
     """Decide about an account that another installation uses, alone or beside this one."""
     if rotate:
-        return _Decision(AccountChange.ROTATE, f"takes it over from {others}")
+        return AccountChange.ROTATE, f"takes it over from {others}"
     if not is_own:
-        return _Decision(AccountChange.REFUSE, f"used by {others}", _TAKEN)
+        return AccountChange.REFUSE, f"used by {others}"
     if source is Source.NEW or present.password == "other":
-        return _Decision(
-            AccountChange.REFUSE, f"also used by {others}, and its password is not known here", _TAKEN
-        )
-    return _Decision(AccountChange.KEEP, f"also used by {others}")
+        return AccountChange.REFUSE, f"also used by {others}, and its password is not known here"
+    return AccountChange.KEEP, f"also used by {others}"
 
 
 def _decide_own(present: Present, source: Source, service: str, unit: str, *, rotate: bool) -> _Decision:
     """Decide about an account that no other installation uses."""
     if present.password == "none":
-        return _Decision(AccountChange.CREATE, "it has no password yet")
+        return AccountChange.CREATE, "it has no password yet"
     has_given = bool(present.users) and source is Source.GIVEN and present.password == "same"
     if rotate and not has_given:
-        return _Decision(AccountChange.ROTATE, "sets a new password")
+        return AccountChange.ROTATE, "sets a new password"
     if not present.users and present.password != "same":
-        return _Decision(AccountChange.REFUSE, f"it exists, and no {unit} is known to use it", _TAKEN)
+        return AccountChange.REFUSE, f"it exists, and no {unit} is known to use it"
     if source is Source.NEW:
-        return _Decision(AccountChange.REFUSE, "it exists, and its password is not known here", _LOST)
+        return AccountChange.REFUSE, "it exists, and its password is not known here"
     if present.password != "other":
-        return _Decision(AccountChange.KEEP)
+        return AccountChange.KEEP, ""
     match source:
         case Source.GIVEN:
-            return _Decision(
-                AccountChange.ROTATE, f"TURNSTILE_{service.upper()}_PASSWORD is another password"
-            )
+            return AccountChange.ROTATE, f"TURNSTILE_{service.upper()}_PASSWORD is another password"
         case Source.INTERRUPTED:
-            return _Decision(AccountChange.ROTATE, "completes an earlier run, which was interrupted")
+            return AccountChange.ROTATE, "completes an earlier run, which was interrupted"
         case Source.STORED:
-            reason = "its password is not the one in the credentials folder"
-            return _Decision(AccountChange.REFUSE, reason, _LOST)
+            return AccountChange.REFUSE, "its password is not the one in the credentials folder"
 
 
 def remedies(steps: Iterable[AccountStep]) -> str:
@@ -226,7 +196,7 @@ def remedies(steps: Iterable[AccountStep]) -> str:
 def to_restart(steps: Iterable[AccountStep]) -> list[str]:
     """Return the services whose processes need the new passwords, in order."""
     rotated = {step.service for step in steps if step.change is AccountChange.ROTATE}
-    return [service for service in SERVICES if service in rotated]
+    return [service for service in BROKER if service in rotated]
 
 
 def _named(unit: str, names: Collection[str]) -> str:

@@ -16,7 +16,7 @@ from pydantic_core import from_json
 from turnstile.common.database import Database
 from turnstile.common.json_limits import readable
 from turnstile.executor.asking.asker import Asker
-from turnstile.executor.leader.command_rows import definition_tag
+from turnstile.executor.leader.door import definition_tag
 from turnstile.executor.queries.read_limiter import LimitedReader, ReadLimiter
 from turnstile.executor.queries.rows import page_of, parsed
 from turnstile.executor.queries.schemas import (

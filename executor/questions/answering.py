@@ -5,22 +5,31 @@ that yields between steps of a few milliseconds, so that the turns go on meanwhi
 Between two steps the state may have changed: an answer of several steps is true item by item.
 """
 
-from collections.abc import Generator, Iterable, Iterator
-from functools import singledispatch
+from collections.abc import Iterable, Iterator
 from heapq import merge, nsmallest
 from itertools import chain, islice
 from math import inf
-from typing import Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, get_args
 
 from turnstile.common.domain.states import Status
 from turnstile.executor.questions import protocol
 from turnstile.executor.questions.changes import ChangeLog, QueueName
 from turnstile.executor.questions.estimate import Durations, estimated_start
 from turnstile.executor.questions.explain import (
-    HOLDERS_MAX,
+    Counted,
     Place,
     explain,
+    is_closed,
+    stop_of,
     with_slots,
+)
+from turnstile.executor.questions.gates import (
+    Steps,
+    gates,
+    holders_at,
+    pool_queue,
+    resource_queue,
+    worker_id_of,
 )
 from turnstile.executor.questions.protocol import (
     PAGE_MAX,
@@ -28,44 +37,30 @@ from turnstile.executor.questions.protocol import (
     ActionStats,
     ChangesPage,
     Explained,
-    GateGauges,
+    KeyStats,
     LeaderState,
     LiveExecution,
-    PoolGauge,
+    Question,
     QueueRow,
-    ResourceGauge,
-    SlotHolder,
+    QueueStats,
     StatsPage,
     WaitingPlace,
     WorkerDetail,
     WorkersPage,
     WorkerState,
 )
-from turnstile.executor.questions.queue_stats import (
-    GateCounts,
-    places_at,
-    pool_counts,
-    pool_holders,
-    queue_stats,
-    resource_counts,
-    waiting_queues,
-)
 from turnstile.executor.queue_manager.state import (
     ActionState,
     Execution,
-    PoolState,
     Queue,
-    ResourceGate,
     State,
     Worker,
 )
 
-A = TypeVar("A")
-
+COUNTED: Final[tuple[Counted, ...]] = get_args(Counted)
+KEYS_MAX: Final = 100
 _STEP: Final = 250
 """Executions or queues that one step looks at."""
-Steps: TypeAlias = Generator[None, None, A]
-"""Yields between steps, and returns the answer."""
 
 
 class Known(Protocol):
@@ -93,16 +88,39 @@ class Known(Protocol):
         """Return the present instant of the leader's clock."""
 
 
-@singledispatch
-def answer(question: object, known: Known) -> Steps[object]:
+def answer(question: Question[Any], known: Known) -> Steps[object]:
     """Answer a question in steps."""
-    raise AssertionError(f"unknown question {question!r}")
+    state = known.state
+    match question:
+        case protocol.Explain():
+            return _explain(question, known)
+        case protocol.Live():
+            return _live(question, state)
+        case protocol.Stats():
+            return _stats(question, state)
+        case protocol.QueueOf():
+            return _queue_of(question, state)
+        case protocol.ResourceQueue():
+            return resource_queue(question, state)
+        case protocol.PoolQueue():
+            return pool_queue(question, state)
+        case protocol.Gates():
+            return gates(question, state)
+        case protocol.Workers():
+            return _workers(question, known)
+        case protocol.WorkerOf():
+            return _worker_of(question, known)
+        case protocol.Changes():
+            return _changes(question, known)
+        case protocol.Leading():
+            return _leading(known)
+        case _:
+            raise AssertionError(f"unknown question {question!r}")
 
 
 # Executions.
 
 
-@answer.register
 def _explain(question: protocol.Explain, known: Known) -> Steps[tuple[Explained, ...]]:
     found: list[Explained] = []
     for each in question.executions:
@@ -122,12 +140,11 @@ def _explained(known: Known, named: protocol.Execution, *, with_estimate: bool) 
     return Explained(id=live.id, live=live, explanation=found, estimate=estimate)
 
 
-@answer.register
-def _live(question: protocol.Live, known: Known) -> Steps[tuple[LiveExecution | None, ...]]:
+def _live(question: protocol.Live, state: State) -> Steps[tuple[LiveExecution | None, ...]]:
     found: list[LiveExecution | None] = []
     for start in range(0, len(question.executions), _STEP):
         part = question.executions[start : start + _STEP]
-        found += [live_execution(known.state, each) for each in part]
+        found += [live_execution(state, each) for each in part]
         yield
     return tuple(found)
 
@@ -155,7 +172,7 @@ def _live_of(execution: Execution) -> LiveExecution:
         id=execution.id, status=execution.status, action_ref=queue.action.ref, key=queue.key,
         priority=execution.priority, attempt=execution.attempt, failures=execution.failures,
         reclaims=execution.reclaims, queued_at=execution.queued_at, expires_at=_finite(execution.expires_at),
-        due_at=execution.due_at, worker_id=_worker_id(execution), granted_at=execution.scheduled_at,
+        due_at=execution.due_at, worker_id=worker_id_of(execution), granted_at=execution.scheduled_at,
         started_at=execution.started_at, cancel_reason=execution.cancel_reason,
         cancel_requested_at=execution.cancel_requested_at,
         timeout_seconds=execution.timeout_seconds,
@@ -168,16 +185,11 @@ def _finite(instant: float) -> float | None:
     return None if instant == inf else instant
 
 
-def _worker_id(execution: Execution) -> str | None:
-    return None if execution.worker is None else execution.worker.id
-
-
 # Queues.
 
 
-@answer.register
-def _stats(question: protocol.Stats, known: Known) -> Steps[StatsPage]:
-    state, next_ref, refs = known.state, None, question.action_refs
+def _stats(question: protocol.Stats, state: State) -> Steps[StatsPage]:
+    next_ref, refs = None, question.action_refs
     if refs is None:
         first = nsmallest(question.limit + 1, (ref for ref in state.actions if ref > question.after_ref))
         refs = tuple(first[: question.limit])
@@ -190,9 +202,8 @@ def _stats(question: protocol.Stats, known: Known) -> Steps[StatsPage]:
     return StatsPage(items=tuple(found), next_ref=next_ref)
 
 
-@answer.register
-def _queue_of(question: protocol.QueueOf, known: Known) -> Steps[protocol.QueuePage | None]:
-    state, key, count = known.state, question.key, question.limit + 1
+def _queue_of(question: protocol.QueueOf, state: State) -> Steps[protocol.QueuePage | None]:
+    key, count = question.key, question.limit + 1
     action = state.actions.get(question.action_ref)
     if action is None:
         return None
@@ -211,8 +222,56 @@ def _queue_of(question: protocol.QueueOf, known: Known) -> Steps[protocol.QueueP
     held = dict.fromkeys(each.queue for each in chain(at_workers, action.holding))
     holders = chain.from_iterable(with_slots(queue) for queue in held if key in (None, queue.key))
     return protocol.QueuePage(
-        items=items, holders=_holders(holders), next=None if last is None else (last.priority, last.id)
+        items=items, holders=holders_at(holders), next=None if last is None else (last.priority, last.id)
     )
+
+
+def queue_stats(state: State, ref: str) -> Steps[QueueStats | None]:
+    """Count what waits and runs of an action, in steps of some queues; None: it is unknown."""
+    action = state.actions.get(ref)
+    if action is None:
+        return None
+    queues = list(action.queues.values())
+    length = ready = delayed = active = 0
+    longest: list[tuple[int, int, str, Queue]] = []
+    oldest = min(((each.id, each.queued_at) for each in action.holding), default=None)
+    for start in range(0, len(queues), _STEP):
+        if start:
+            yield
+        part = queues[start : start + _STEP]
+        length += sum(queue.length for queue in part)
+        ready += sum(queue.startable for queue in part)
+        delayed += sum(queue.delayed for queue in part)
+        active += sum(queue.active for queue in part)
+        keys = (
+            (-queue.length - queue.holding, -queue.active, queue.key, queue) for queue in part if queue.key
+        )
+        longest = nsmallest(KEYS_MAX, chain(longest, keys))
+        lists = chain.from_iterable(queue.waiting.values() for queue in part)
+        heads = ((waiting.first(), waiting.first_queued_at()) for waiting in lists)
+        oldest = min(chain(heads, () if oldest is None else (oldest,)), default=None)
+    holding = len(action.holding)
+    return QueueStats(
+        queue_length=length + holding, active_count=active, held_waiting=holding,
+        delayed=delayed, max_concurrent=action.definition.max_concurrent,
+        oldest_enqueued_at=None if oldest is None else oldest[1], total_enqueued=action.enqueued,
+        total_completed=action.completed, paused=action.definition.paused,
+        waiting=_by_reason(state, action, length, ready),
+        by_key=tuple(_of_key(queue) for *_, queue in longest),
+    )  # fmt: skip
+
+
+def _by_reason(state: State, action: ActionState, length: int, ready: int) -> dict[Counted, int]:
+    stop, counts = stop_of(state, action), dict.fromkeys(COUNTED, 0)
+    counts["limit"] = 0 if is_closed(stop) else length - ready
+    counts[stop.reason] += length - counts["limit"]
+    for execution in action.holding:
+        counts[stop_of(state, execution).reason] += 1
+    return counts
+
+
+def _of_key(queue: Queue) -> KeyStats:
+    return KeyStats(queue.key, queue.length + queue.holding, queue.active, queue.holding)
 
 
 def _head_after(queue: Queue, after: tuple[int, int]) -> tuple[int, int] | None:
@@ -251,124 +310,9 @@ def _at_workers(workers: Iterable[Worker]) -> Iterator[Execution]:
     return chain.from_iterable(worker.held.values() for worker in workers)
 
 
-def _holders(executions: Iterable[Execution], gate: ResourceGate | None = None) -> tuple[SlotHolder, ...]:
-    """Return the first of these executions, by id."""
-    return tuple(
-        SlotHolder(
-            id=each.id, action_ref=each.queue.action.ref, key=each.queue.key, status=each.status,
-            attempt=each.attempt, units=1 if gate is None else gate.holders[each], worker_id=_worker_id(each),
-            granted_at=each.scheduled_at, started_at=each.started_at,
-            passed_at=_passed_at(each, "queue" if gate is None else f"resource {gate.definition.name}"),
-            is_stopping=each.cancel_reason is not None,
-        )
-        for each in nsmallest(HOLDERS_MAX, executions, key=lambda each: each.id)
-    )  # fmt: skip
-
-
-def _passed_at(execution: Execution, gate: str) -> float | None:
-    return next((each.passed_at for each in execution.passages if each.gate == gate), None)
-
-
-# Resources and pools.
-
-
-@answer.register
-def _resource_queue(question: protocol.ResourceQueue, known: Known) -> Steps[protocol.GatePage | None]:
-    gate = known.state.resources.get(question.name)
-    if gate is None:
-        return None
-    counts = resource_counts(known.state, gate)
-    places = yield from places_at(known.state, gate, question.offset, question.limit)
-    return _gate_page(known.state, gate, counts, (question.offset, places), gate.holders)
-
-
-@answer.register
-def _pool_queue(question: protocol.PoolQueue, known: Known) -> Steps[protocol.GatePage | None]:
-    pool = known.state.pools.get(question.name)
-    if pool is None:
-        return None
-    counts = pool_counts(known.state, pool)
-    places = yield from places_at(known.state, pool, question.offset, question.limit)
-    holders = pool_holders(known.state, question.name)
-    return _gate_page(known.state, pool, counts, (question.offset, places), holders)
-
-
-def _gate_page(
-    state: State,
-    gate: ResourceGate | PoolState,
-    counts: GateCounts,
-    behind: tuple[int, Iterable[Place]],
-    holders: Iterable[Execution],
-) -> protocol.GatePage:
-    resource = gate if isinstance(gate, ResourceGate) else None
-    offset, places = behind
-    items = (_at_gate(state, place, number, resource) for number, place in enumerate(places, offset + 1))
-    return protocol.GatePage(
-        name=gate.definition.name, paused=gate.definition.paused, order=gate.definition.order,
-        items=tuple(each for each in items if each is not None), holders=_holders(holders, resource),
-        **counts._asdict(),
-    )  # fmt: skip
-
-
-def _at_gate(state: State, place: Place, position: int, gate: ResourceGate | None) -> WaitingPlace | None:
-    """Return what waits at a place; None: not any more, since the place was found."""
-    action, execution = place.queue.action, state.executions.get(place.id)
-    waiting = place.queue.waiting.get(place.priority)
-    known = execution or (None if waiting is None else waiting.find(place.id))
-    has_left = execution is not None and execution.status is not Status.QUEUED
-    if known is None or has_left or (gate is not None and gate not in action.gates):
-        return None
-    passages = () if execution is None else execution.passages
-    return WaitingPlace(
-        id=place.id, position=position, action_ref=action.ref, key=place.queue.key, priority=place.priority,
-        units=1 if gate is None else action.uses[action.gates.index(gate)].units,
-        queued_at=known.queued_at,
-        arrived_at=passages[-1].passed_at if passages and gate is not None else None,
-    )  # fmt: skip
-
-
-@answer.register
-def _gates(_: protocol.Gates, known: Known) -> Steps[GateGauges]:
-    state, resources, pools = known.state, [], []
-    served = _served(state.actions.values())
-    for name in sorted(state.resources)[:PAGE_MAX]:
-        if (gate := state.resources.get(name)) is None:
-            continue
-        counts = resource_counts(state, gate)
-        resources.append(
-            ResourceGauge(
-                name=name, capacity=counts.capacity, held=counts.held, held_waiting=counts.held_waiting,
-                waiting=counts.waiting, paused=gate.definition.paused,
-            )
-        )  # fmt: skip
-        yield
-    for name in sorted(state.pools)[:PAGE_MAX]:
-        if (pool := state.pools.get(name)) is None:
-            continue
-        counts = pool_counts(state, pool)
-        pools.append(
-            PoolGauge(
-                name=name, capacity=counts.capacity, held=counts.held, waiting=counts.waiting,
-                wanted=counts.wanted, waiting_queues=waiting_queues(state, pool),
-                paused=pool.definition.paused, served=tuple(sorted(served.get(name, ()))[:PAGE_MAX]),
-            )
-        )  # fmt: skip
-        yield
-    return GateGauges(resources=tuple(resources), pools=tuple(pools))
-
-
-def _served(actions: Iterable[ActionState]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for action in actions:
-        if any(worker.is_taking for worker in action.crew.workers):
-            found.setdefault(action.definition.pool, []).append(action.ref)
-    return found
-
-
 # Workers.
 
 
-@answer.register
 def _workers(question: protocol.Workers, known: Known) -> Steps[WorkersPage]:
     yield from ()
     found = (each for each in known.workers() if each.worker_id > question.after_id)
@@ -377,7 +321,6 @@ def _workers(question: protocol.Workers, known: Known) -> Steps[WorkersPage]:
     return WorkersPage(items=items, next_id=items[-1].worker_id if len(first) > len(items) else None)
 
 
-@answer.register
 def _worker_of(question: protocol.WorkerOf, known: Known) -> Steps[WorkerDetail | None]:
     yield from ()
     worker = next((each for each in known.workers() if each.worker_id == question.worker_id), None)
@@ -392,7 +335,6 @@ def _worker_of(question: protocol.WorkerOf, known: Known) -> Steps[WorkerDetail 
 # What changed, and the leader.
 
 
-@answer.register
 def _changes(question: protocol.Changes, known: Known) -> Steps[ChangesPage]:
     state, log, cursor = known.state, known.changes, question.cursor
     yield from log.begin(state, known.monotonic())
@@ -431,7 +373,6 @@ def _action_row(action: ActionState) -> ActionRow:
     )  # fmt: skip
 
 
-@answer.register
-def _leading(_: protocol.Leading, known: Known) -> Steps[LeaderState]:
+def _leading(known: Known) -> Steps[LeaderState]:
     yield from ()
     return known.leader()

@@ -8,14 +8,13 @@ none, and None means that a field does not apply.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from turnstile.common.domain.states import Status
 from turnstile.executor.questions.estimate import Interval
-from turnstile.executor.questions.explain import Explanation
-from turnstile.executor.questions.queue_stats import QueueStats
+from turnstile.executor.questions.explain import Counted, Explanation
 
 EXPLAINED_MAX: Final = 100
 """Most executions in one `Explain`."""
@@ -83,6 +82,36 @@ class Explained:
     live: LiveExecution | None = None
     explanation: Explanation | None = None
     estimate: Interval | None = None
+
+
+class KeyStats(NamedTuple):
+    """The queue of one key."""
+
+    key: str
+    queue_length: int
+    active_count: int
+    held_waiting: int
+
+
+class QueueStats(NamedTuple):
+    """The queues of an action. `queue_length` has what waits at later gates, and is the sum of `waiting`.
+
+    `active_count` has at most the limit of each queue: what waits in a run is in neither (`runs`).
+    """
+
+    queue_length: int
+    active_count: int
+    held_waiting: int
+    delayed: int
+    max_concurrent: int | None
+    oldest_enqueued_at: float | None
+    """Of the smallest id that waits."""
+    total_enqueued: int
+    total_completed: int
+    paused: bool
+    waiting: dict[Counted, int]
+    by_key: tuple[KeyStats, ...]
+    """The longest queues of keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from turnstile.common.broker.message import Outgoing
 from turnstile.common.database import Database
 from turnstile.common.json_limits import readable
 from turnstile.executor.callers import DIRECTLY, Caller
-from turnstile.executor.leader.publications import completed_event
+from turnstile.executor.leader.events import completed_event
 from turnstile.executor.sql import statements
 from turnstile.executor.webhooks.concurrency import PER_ORIGIN_MAX, Due
 from turnstile.executor.webhooks.sender import State

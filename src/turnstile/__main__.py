@@ -27,7 +27,7 @@ def main() -> None:
 def executor() -> None:
     """Run `executor`."""
     with _importing("executor", extra="executor"):
-        from turnstile.executor.cli import main as run  # noqa: PLC0415
+        from turnstile.cli import executor as run  # noqa: PLC0415
     run()
 
 

@@ -1,15 +1,32 @@
-"""The command line `turnstile`: the command lines of all parts under one name, `dev` and `healthcheck`.
+"""The command lines `turnstile` and `executor`: what an installation consists of is put together here.
 
 `turnstile executor ...` is `executor ...`, and `turnstile worker ...` is `worker ...`. A group is imported
-when it is called.
+when it is called. `executor demo` is added here: the executor knows neither the stress harness nor the local
+servers.
 """
 
 from typing import ClassVar
 
 from turnstile.common.cli import VersionOption, command_line, run_command_line
+from turnstile.executor.cli import Commands, executor_command_line
 from turnstile.executor.cli.lazy_commands import LazyCommand, LazyCommandGroup
 
 _SUMMARY = "Schedule executions in FIFO order, within the concurrency limit of each action."
+
+
+class _ExecutorCommands(Commands):
+    """The commands of the service, and the demo."""
+
+    lazy_commands: ClassVar[dict[str, LazyCommand]] = Commands.lazy_commands | {
+        "demo": LazyCommand(
+            "turnstile.stress.demo:demo",
+            "Run 200 executions on private servers and check order and limits.",
+            extra="stress",
+        ),
+    }
+
+
+executor_app = executor_command_line(_ExecutorCommands)
 
 
 class _CommandLines(LazyCommandGroup):
@@ -17,7 +34,7 @@ class _CommandLines(LazyCommandGroup):
 
     lazy_commands: ClassVar[dict[str, LazyCommand]] = {
         "executor": LazyCommand(
-            "turnstile.executor.cli:app", "Run the executor; submit, list, cancel and retry executions."
+            "turnstile.cli:executor_app", "Run the executor; submit, list, cancel and retry executions."
         ),
         "worker": LazyCommand(
             "turnstile.worker.cli:app", "Run workers that execute the actions of a module.", extra="worker"
@@ -47,5 +64,10 @@ def group(version: VersionOption = False) -> None:
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line `turnstile`."""
     run_command_line(app, name="turnstile")
+
+
+def executor() -> None:
+    """Run the command line `executor`."""
+    run_command_line(executor_app, name="executor")

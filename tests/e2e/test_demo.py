@@ -21,7 +21,7 @@ from turnstile.localservers import LocalServers, MissingBinaries
 from turnstile.stress.demo import demo
 
 ROOT = Path(__file__).parents[2]
-COMMAND = (sys.executable, "-m", "turnstile.executor.cli", "demo")
+COMMAND = (sys.executable, "-m", "turnstile", "executor", "demo")
 
 pytestmark = [pytest.mark.usefixtures("local_binaries"), pytest.mark.timeout(240)]
 

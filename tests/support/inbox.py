@@ -38,7 +38,8 @@ from turnstile.executor.callers import Caller
 from turnstile.executor.definitions import PoolDefinition, ResourceDefinition
 from turnstile.executor.inbox import Inbox
 from turnstile.executor.leader.clock import LeaderClock
-from turnstile.executor.leader.command_rows import request_of
+from turnstile.executor.leader.door import request_of
+from turnstile.executor.leader.leadership import Leader
 from turnstile.executor.leader.ledger import Ledger
 from turnstile.executor.leader.parameter_schemas import ParameterSchemas
 from turnstile.executor.leader.ports import (
@@ -49,7 +50,7 @@ from turnstile.executor.leader.ports import (
     Request,
     StatusChanged,
 )
-from turnstile.executor.leader.turns import Leader, Times
+from turnstile.executor.leader.turns import Times, Turns
 
 ANN = Caller("ann", "192.0.2.7", "api")
 _MODELS: Mapping[str, type[BaseModel]] = {
@@ -215,7 +216,8 @@ class RunningLeader:
         self.audience = Audience(name, self.broker, self.clock, lambda: None)
         self.schemas = ParameterSchemas(lambda: self.leader.leadership)
         self.ledger = Ledger(url, on_command=self._read_inbox, refusal_of=self.schemas.refusal_of)
-        self.leader = Leader(name, self.ledger, self.broker, self.clock, times, audience=self.audience)
+        turns = Turns(name, self.ledger, self.broker, self.clock, times, audience=self.audience)
+        self.leader = Leader(turns)
         self.task = asyncio.create_task(self.leader.run(), name=f"leader {name}")
 
     def _read_inbox(self) -> None:

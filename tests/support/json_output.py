@@ -9,7 +9,7 @@ import jsonschema_rs
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from turnstile.executor.cli import app as executor_app
+from turnstile.cli import executor_app
 from turnstile.json_output import schemas
 from turnstile.stress.cli import app as stress_app
 from turnstile.worker.cli import app as worker_app

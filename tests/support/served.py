@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
+from fastapi import FastAPI
 
 from tests.support.inbox import Installation, RunningLeader, ScriptedWorker
 from tests.support.traffic import until
 from turnstile.common.broker.publisher import Publisher
 from turnstile.common.database import Database
 from turnstile.executor.api.app import create_app
+from turnstile.executor.api.parts import ApiParts
 from turnstile.executor.dead_letters.store import DeadLetters
 from turnstile.executor.settings import ExecutorSettings
 
@@ -24,6 +26,7 @@ NO_BROKER = "amqp://127.0.0.1:1/"
 
 @dataclass(slots=True, kw_only=True)
 class Served:
+    app: FastAPI
     http: httpx.AsyncClient
     database: Database
     installation: Installation
@@ -131,19 +134,22 @@ async def serve(database_url: str, settings: ExecutorSettings | None = None) -> 
         database = Database(database_url, application_name="test", connections_max=6)
         await database.open()
         health = FixedHealth()
-        app = create_app(
-            settings=settings or ExecutorSettings(),
-            database=database,
+        settings = settings or ExecutorSettings()
+        parts = ApiParts.over(
+            settings,
+            database,
+            leader.asker(),
             inbox=installation.inbox,
-            asker=leader.asker(),
             dead_letters=DeadLetters(database, Publisher(NO_BROKER, name="test")),
             health=health,
             stopping=asyncio.Event(),
         )
+        app = create_app(settings, parts)
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
         try:
             async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
                 yield Served(
+                    app=app,
                     http=http,
                     database=database,
                     installation=installation,

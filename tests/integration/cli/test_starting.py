@@ -12,8 +12,8 @@ import pytest
 from typer.main import get_command
 
 from tests.integration.cli.conftest import CommandLines
+from turnstile.cli import executor_app
 from turnstile.common.exit_codes import ExitCode
-from turnstile.executor.cli import app
 from turnstile.localservers.ports import free_port
 
 _SERVICES = ("fastapi", "uvicorn", "sqlalchemy", "sqlmodel", "alembic", "asyncpg", "aio_pika", "uvloop")
@@ -47,7 +47,7 @@ def test_help_imports_no_command_and_client_commands_no_service() -> None:
 
 
 def test_the_summary_of_a_command_is_the_first_sentence_of_its_help() -> None:
-    group = get_command(app)
+    group = get_command(executor_app)
     for name, placeholder in group.commands.items():  # type: ignore[attr-defined]
         command = placeholder.load()
         assert (command.help or "").startswith(placeholder.help.removesuffix(".")), name

@@ -75,7 +75,7 @@ async def test_a_snapshot_does_not_see_later_turns(led: Led, audit: RowAudit) ->
 async def test_a_leader_whose_memory_differs_from_the_rows_loads_again(database_url: str) -> None:
     async with Installation(database_url) as installation:
         leader = installation.lead().leader
-        auditor = leader.auditor = Auditor(database_url, every_seconds=0.05)
+        auditor = leader.turns.auditor = Auditor(database_url, every_seconds=0.05)
         await installation.define("action", "a", max_concurrent=0)
         await installation.submit(*numbered(3))
         await until(lambda: auditor.done >= 2, "two comparisons")

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from tests.support.ledger import Led, session_on, until
 from turnstile.common.domain.errors import Code
-from turnstile.executor.leader.command_rows import columns_of
+from turnstile.executor.leader.door import columns_of
 from turnstile.executor.leader.inbox_bound import InboxBound
 from turnstile.executor.leader.ports import (
     CancelExecutions,

@@ -13,8 +13,8 @@ from tests.support.brokers import hanging
 from tests.support.leader_broker import DEADLINE_SECONDS, Listener, leader_broker, listener
 from turnstile.common.domain.states import Status
 from turnstile.common.messages import Error, ExecutionCompleted
+from turnstile.executor.leader.events import completed_event
 from turnstile.executor.leader.ports import BrokerUnavailable, Publication
-from turnstile.executor.leader.publications import completed_event
 from turnstile.localservers.rabbitmq import RabbitServer
 
 COMPLETED = "execution.completed"

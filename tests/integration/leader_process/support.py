@@ -19,7 +19,7 @@ from tests.support.traffic import until
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.executor.asking.asker import Asker
 from turnstile.executor.asking.broker_rpc import BrokerAsker
-from turnstile.executor.leader.command_rows import columns_of
+from turnstile.executor.leader.door import columns_of
 from turnstile.executor.leader.ports import DefinitionCommand
 from turnstile.executor.leader_process import LeaderSettings, LeaderStatus
 from turnstile.executor.questions.protocol import Answered, Stats

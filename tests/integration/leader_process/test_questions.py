@@ -13,9 +13,8 @@ from tests.integration.leader_process.support import (
 )
 from tests.support.brokers import bare_channel
 from tests.support.traffic import until
-from turnstile.executor.asking.asker import Asker
+from turnstile.executor.asking.asker import Asker, LocalAsker
 from turnstile.executor.asking.broker_rpc import EXCHANGE, BrokerAsker
-from turnstile.executor.asking.local import LocalAsker
 from turnstile.executor.questions.protocol import Answered, Leading, Unanswered
 
 

@@ -8,13 +8,21 @@ from typing import Any
 import pytest
 
 from tests.integration.cli.conftest import CommandLines, alone, no_settings
-from turnstile.executor.permissions.broker import ACCOUNTS, definitions
+from turnstile.executor.permissions.broker import definitions
+from turnstile.executor.permissions.credentials import Login
+from turnstile.executor.permissions.plan import Source
+from turnstile.executor.permissions.rights import BROKER, grants_sql
 
 __all__ = ["alone", "no_settings"]
 
 ROOT = Path(__file__).parents[3]
-NAMES = {account.service: f"turnstile-{account.service}" for account in ACCOUNTS}
-OF_THE_VHOST = {service: name.replace("turnstile", "turnstile-v") for service, name in NAMES.items()}
+
+
+def logins(prefix: str) -> list[Login]:
+    return [
+        Login(service=service, name=f"{prefix}-{service}", password="", source=Source.STORED)
+        for service in BROKER
+    ]
 
 
 def set_up(alone: CommandLines, folder: Path, *options: str, vhost: str = "v", **settings: str) -> Any:
@@ -23,9 +31,13 @@ def set_up(alone: CommandLines, folder: Path, *options: str, vhost: str = "v", *
     return alone.executor("setup-permissions", *arguments, TURNSTILE_AMQP_URL=url, **settings)
 
 
+def test_the_grants_that_migrations_run_are_those_of_the_table() -> None:
+    assert (ROOT / "executor/permissions/rights.sql").read_text() == grants_sql(), "run 'make reference'"
+
+
 def test_the_shipped_definitions_are_those_of_the_code_without_any_password() -> None:
     shipped = json.loads((ROOT / "deploy/rabbitmq/definitions.json").read_text())
-    assert shipped == definitions("turnstile", NAMES, {})
+    assert shipped == definitions("turnstile", logins("turnstile"), usable=False)
     assert {user["password_hash"] for user in shipped["users"]} == {""}
 
 
@@ -40,12 +52,11 @@ def test_without_a_management_url_the_definitions_are_written_with_the_next_comm
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     written = json.loads(file.read_text())
     hashes = {user.pop("password_hash") for user in written["users"]}
-    expected = definitions("v", OF_THE_VHOST, {})
+    expected = definitions("v", logins("turnstile-v"), usable=False)
     for user in expected["users"]:
         assert user.pop("password_hash") == ""
     assert written == expected
     assert len(hashes) == 3
-    assert {user["name"] for user in written["users"]} == set(OF_THE_VHOST.values())
 
 
 def test_a_given_password_is_used_and_a_generated_one_is_reused(alone: CommandLines, tmp_path: Path) -> None:
@@ -102,7 +113,7 @@ def test_a_dry_run_writes_nothing_and_a_rotation_is_confirmed_before_its_first_c
         ({"TURNSTILE_WORKER_PASSWORD_FILE": "/no/such"}, "TURNSTILE_WORKER_PASSWORD_FILE: /no/such: No such"),
         ({"TURNSTILE_MANAGEMENT_URL": "ftp://u:s3cret-s3cret@h"}, "TURNSTILE_MANAGEMENT_URL: "),
         (
-            {"TURNSTILE_MANAGEMENT_URL": "http://turnstile-worker:s3cret-s3cret@h"},
+            {"TURNSTILE_MANAGEMENT_URL": "http://turnstile-v-worker:s3cret-s3cret@h"},
             "connect as an administrator",
         ),
     ],

@@ -27,7 +27,6 @@ from tests.proof.queue_manager.references import (
 )
 from tests.proof.queue_manager.walks import walk
 from tests.unit.queue_manager import test_gates, test_life, test_lines, test_pools, test_queues, test_runs
-from turnstile.common.domain import waiting
 from turnstile.executor.leader import loading, writing
 from turnstile.executor.queue_manager import (
     decide,
@@ -39,6 +38,7 @@ from turnstile.executor.queue_manager import (
     runs,
     state,
     transitions,
+    waiting,
 )
 
 DEFECTS = planted_bugs("queue_manager")

@@ -18,9 +18,9 @@ from tests.proof.simulation.watcher import Watcher
 from tests.proof.simulation.world import Outcome, World
 from turnstile.common.domain.states import Status
 from turnstile.common.worker_protocol import AttemptEnded, Hello, Leaving, Report, Sender
+from turnstile.executor.leader.leadership import Leader
 from turnstile.executor.leader.ports import DefinitionCommand, Publication, Request
 from turnstile.executor.leader.records import Turn
-from turnstile.executor.leader.turns import Leader
 
 POISON: Final = b'{"number": 0, "text": "\\u0000"}'
 """Parameters that the database refuses."""

@@ -26,9 +26,10 @@ from tests.proof.simulation.story import POOL, Story
 from tests.support.snapshots import snapshot_of
 from turnstile.common.worker_protocol import Offer, ToSession
 from turnstile.executor.leader import turns
+from turnstile.executor.leader.leadership import Leader
 from turnstile.executor.leader.loading import state_of
 from turnstile.executor.leader.records import DefinitionRow
-from turnstile.executor.leader.turns import Leader, Leadership, Reload, Taken
+from turnstile.executor.leader.turns import Leadership, Reload, Taken, Turns
 from turnstile.executor.queue_manager.decide import GRANTS_MAX
 from turnstile.executor.queue_manager.decisions import Decisions
 from turnstile.executor.queue_manager.inputs import Input
@@ -50,8 +51,8 @@ _COMPARED_ROWS: Final = 2
 """For each end so many open executions are compared: else a long backlog is compared again and again."""
 
 
-class WatchedLeader(Leader):
-    """The leader: its decisions are checked, and each error is noted that it survives by loading again."""
+class WatchedTurns(Turns):
+    """The turns of a leader: their decisions are checked, and each error is noted that a load survives."""
 
     world: "World"
     _memory = Memory()
@@ -115,7 +116,7 @@ class Executor:
         self.number = number
         self.starts = 0
         self.process: Process
-        self.leader: WatchedLeader
+        self.leader: Leader
         self.start()
 
     def start(self) -> None:
@@ -126,8 +127,9 @@ class Executor:
         store = SimulatedStore(world.postgres, process)
         broker = LeaderBroker(world.rabbit, process)
         clock = SimulatedClock(process)
-        self.leader = WatchedLeader(name, store, broker, clock)
-        self.leader.world = world
+        watched = WatchedTurns(name, store, broker, clock)
+        watched.world = world
+        self.leader = Leader(watched)
         process.at_rest = lambda: world.compare(self.leader)
         world.run_in(process, self.leader.run())
 

@@ -12,6 +12,7 @@ import pytest
 from turnstile.executor.asking import audience as audience_module
 from turnstile.executor.asking.audience import WAITING_MAX, Audience
 from turnstile.executor.leader.clock import LeaderClock
+from turnstile.executor.leader.leadership import Leader
 from turnstile.executor.leader.ports import (
     Delivery,
     Deposed,
@@ -23,7 +24,7 @@ from turnstile.executor.leader.ports import (
     StoredRequest,
 )
 from turnstile.executor.leader.records import EventRow, Known, Loaded, Turn
-from turnstile.executor.leader.turns import Leader
+from turnstile.executor.leader.turns import Turns
 from turnstile.executor.questions.protocol import (
     Execution,
     Leading,
@@ -131,7 +132,7 @@ class Asked:
         self.changes = 0
         clock = LeaderClock()
         self.audience = Audience("e", NoMessages(), clock, self._changed)
-        self.leader = Leader("e", store, NoMessages(), clock, audience=self.audience)
+        self.leader = Leader(Turns("e", store, NoMessages(), clock, audience=self.audience))
 
     def _changed(self) -> None:
         self.changes += 1

@@ -7,19 +7,15 @@ from typing import get_args
 import pytest
 
 from turnstile.executor.permissions.plan import (
-    FORMER_PREFIX,
     PREFIX_BYTES_MAX,
     AccountChange,
     AccountStep,
     Check,
     Installation,
     Present,
-    Server,
     Source,
-    choose_prefix,
     default_prefix,
     plan_account,
-    prefixes_in_use,
     remedies,
 )
 
@@ -28,10 +24,13 @@ USERS = [frozenset[str](), frozenset({"orders"}), frozenset({"orders", "mail"}),
 
 
 def plan(
-    present: Present | None, source: Source, *, rotate: bool = False, server: Server = "broker"
+    present: Present | None,
+    source: Source,
+    *,
+    rotate: bool = False,
 ) -> AccountStep:
     return plan_account(
-        server, "worker", "x-worker", installation=HERE, present=present, source=source, rotate=rotate
+        "broker", "worker", "x-worker", installation=HERE, present=present, source=source, rotate=rotate
     )
 
 
@@ -138,39 +137,3 @@ def test_the_default_names_carry_the_installation(database: str, vhost: str, pre
 def test_a_default_name_fits_into_the_name_of_a_role() -> None:
     prefix = default_prefix(Installation(database="d" * 63, vhost="/"))
     assert len(prefix) == PREFIX_BYTES_MAX
-
-
-@pytest.mark.parametrize(
-    ("server", "users", "is_in_use"),
-    [
-        ("database", {"orders"}, True),
-        ("broker", {"eu"}, True),
-        ("broker", {"orders"}, False),
-        # A shared account is not kept by default: the installation gets accounts of its own.
-        ("database", {"orders", "mail"}, False),
-        ("database", {"mail"}, False),
-        ("database", set(), False),
-    ],
-)
-def test_a_prefix_is_in_use_if_this_installation_alone_has_one_of_its_accounts(
-    server: Server, users: set[str], is_in_use: bool
-) -> None:
-    found = {server: {f"{FORMER_PREFIX}-worker": frozenset(users)}}
-    in_use = prefixes_in_use(Installation(database="orders", vhost="eu"), [FORMER_PREFIX, "other"], found)
-    assert in_use == ({FORMER_PREFIX} if is_in_use else set())
-
-
-@pytest.mark.parametrize(
-    ("stored", "used", "prefix"),
-    [
-        (None, set(), "turnstile-orders"),
-        (None, {FORMER_PREFIX}, FORMER_PREFIX),
-        (None, {FORMER_PREFIX, "turnstile-orders"}, "turnstile-orders"),
-        (FORMER_PREFIX, set(), FORMER_PREFIX),
-        ("mine", {FORMER_PREFIX}, "mine"),
-    ],
-)
-def test_an_installation_keeps_the_accounts_that_it_uses(
-    stored: str | None, used: set[str], prefix: str
-) -> None:
-    assert choose_prefix("turnstile-orders", stored=stored, used=used) == prefix

@@ -54,7 +54,7 @@ def test_all_is_well(of: str) -> None:
         ("database", {"unsuited": "the encoding"}, ("encoding and triggers", "failed", "the encoding")),
         ("database", {"settings": {**SETTINGS, "TimeZone": "Asia/Tokyo"}},
          ("session settings", "failed", "(TimeZone): name host and port of the server itself")),
-        ("database", {"closed": "ledger.action"}, ("database rights", "failed", "setup-permissions")),
+        ("database", {"closed": "DELETE on ledger.turn"}, ("database rights", "failed", "setup-permissions")),
         ("database", {"schema": SchemaVersion(None)}, ("schema", "failed", "executor migrate")),
         ("database", {"schema": SchemaVersion("9999")}, ("schema", "warning", "upgrade this service")),
         ("database", {"connections": 90}, ("connections", "warning", "7 of 97 connections free")),

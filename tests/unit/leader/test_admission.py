@@ -8,16 +8,18 @@ from msgspec import structs
 
 from turnstile.common.domain.errors import Code
 from turnstile.common.domain.states import Status
-from turnstile.common.worker_protocol import Hello, Sender
+from turnstile.common.worker_protocol import Hello, Sender, Welcome
 from turnstile.executor.leader.admission import EARLY_SECONDS, Admission, Source
 from turnstile.executor.leader.commands import Definitions
-from turnstile.executor.leader.ports import CancelRequest, DefinitionCommand, Request
+from turnstile.executor.leader.ports import CancelRequest, DefinitionCommand, InboxRow, Request
 from turnstile.executor.leader.records import DefinitionRow, EarlyCancelRow, Known
+from turnstile.executor.leader.registration import register
+from turnstile.executor.leader.sessions import Sessions
 from turnstile.executor.leader.turns import join
 from turnstile.executor.queue_manager.decide import decide
 from turnstile.executor.queue_manager.decisions import Decisions
 from turnstile.executor.queue_manager.definitions import Action
-from turnstile.executor.queue_manager.inputs import DefineAction, WorkerChanged
+from turnstile.executor.queue_manager.inputs import DefineAction, Input, WorkerChanged
 from turnstile.executor.queue_manager.state import State
 
 SPACE = UUID(int=0)
@@ -42,7 +44,8 @@ class World:
         self.state = State()
         joined = WorkerChanged(worker_id="w", pools=frozenset({"default"}), concurrency=1)
         decide(self.state, [DefineAction(action=Action(ref="a")), joined], 0.0)
-        self.admission = Admission(early, self.state, Definitions([DEFINED]))
+        self.definitions = Definitions([DEFINED])
+        self.admission = Admission(early, self.state, self.definitions)
 
     def turn(self, *sources: Source, now: float = 1.0) -> Decisions:
         inputs = [each for source in sources for each in self.admission.inputs(source, now)]
@@ -173,12 +176,23 @@ def test_a_command_of_the_inbox_is_answered_under_its_id() -> None:
     assert answer["execution_id"] == 1
 
 
+def changed(world: World, command: DefinitionCommand) -> Mapping[str, Any]:
+    """Have a command decided; return its answer."""
+    row = InboxRow(id=1, command_id=uuid5(SPACE, command.name), body=command)
+    world.definitions.decided(
+        decide(world.state, world.definitions.inputs(row, command, world.state), 1.0, grants_max=0)
+    )
+    ((command_id, answer),) = world.definitions.answers
+    assert command_id == row.command_id
+    return answer
+
+
 def test_a_definition_is_written_in_the_turn_that_applies_it() -> None:
     world = World()
     body = {"ref": "b", "max_concurrent": 2, "uses": [], "rate": None}
     command = DefinitionCommand(kind="action", name="b", definition=body, changed_by={"user": "ann"})
-    world.turn(Source(request=command))
-    (row,) = [row for row in world.admission.rows if row.kind == "action"]
+    assert changed(world, command)["is_changed"]
+    (row,) = [row for row in world.definitions.rows if row.kind == "action"]
     assert (row.name, row.changed_by) == ("b", {"user": "ann"})
     assert world.state.actions["b"].definition.max_concurrent == 2
 
@@ -186,11 +200,9 @@ def test_a_definition_is_written_in_the_turn_that_applies_it() -> None:
 def test_an_action_with_running_executions_is_not_deleted() -> None:
     world = World()
     world.turn(message(request(), "m"))
-    command = uuid5(SPACE, "delete")
     delete = DefinitionCommand(kind="action", name="a", definition=None)
-    world.turn(Source(request=delete, command_id=command))
-    assert not world.admission.rows
-    assert world.admission.answers[-1][1]["code"] is Code.IN_USE
+    assert changed(world, delete)["code"] is Code.IN_USE
+    assert not world.definitions.rows
 
 
 def hello(*definitions: Mapping[str, Any]) -> Hello:
@@ -200,43 +212,45 @@ def hello(*definitions: Mapping[str, Any]) -> Hello:
     )  # fmt: skip
 
 
-def registered(world: World, *definitions: Mapping[str, Any]) -> list[DefineAction]:
-    """Return which actions a hello registers."""
-    inputs = world.admission.register(hello(*definitions), world.state)
-    return [each for each in inputs if isinstance(each, DefineAction)]
+def registered(world: World, *definitions: Mapping[str, Any]) -> tuple[Welcome, list[Input]]:
+    """Return the answer to a hello, and which actions it registers."""
+    sessions = Sessions(1, world.state, (), 0.0)
+    _, welcome, inputs = register(hello(*definitions), world.definitions, sessions, world.state)
+    decide(world.state, inputs, 1.0)
+    return welcome, [each for each in inputs if isinstance(each, DefineAction)]
 
 
 def test_a_worker_registers_its_actions_before_it_can_take_offers() -> None:
     world = World()
-    body = {"ref": "b", "max_concurrent": 2}
-    decide(world.state, list(world.admission.register(hello(body), world.state)), 1.0)
+    registered(world, {"ref": "b", "max_concurrent": 2})
     out = world.turn(message(request(ref="b"), "m"))
     assert len(out.admitted) == 1
-    assert [row.name for row in world.admission.rows if row.kind == "action"] == ["b"]
+    assert [row.name for row in world.definitions.rows if row.kind == "action"] == ["b"]
 
 
 def test_a_worker_never_changes_an_action_that_exists() -> None:
-    world = World()
-    assert not registered(world, {"ref": "a", "max_concurrent": 99})
+    _, defined = registered(World(), {"ref": "a", "max_concurrent": 99})
+    assert not defined
 
 
 def test_a_worker_is_told_what_differs_and_what_was_refused_and_why() -> None:
     world = World()
-    list(world.admission.register(hello({"ref": "b", "max_concurrent": 1}), world.state))
-    given = hello(
-        {"ref": "b", "max_concurrent": 99}, {"ref": "d"}, {"max_concurrent": 1}, {"ref": "c", "pool": 7}
+    registered(world, {"ref": "b", "max_concurrent": 1})
+    welcome, _ = registered(
+        world,
+        {"ref": "b", "max_concurrent": 99},
+        {"ref": "d"},
+        {"max_concurrent": 1},
+        {"ref": "c", "pool": 7},
     )
-    list(world.admission.register(given, world.state))
-    welcome = world.admission.definitions.welcome(given)
     assert [body["ref"] for body in welcome.stored] == ["b"]
     assert [text.partition(": ")[::2] for text in welcome.refused] == [
         ("action 'None'", "ref: expected text"), ("action 'c'", "pool: expected text"),
     ]  # fmt: skip
-    assert world.admission.definitions.welcome(given).refused == ()
 
 
 def test_two_workers_that_register_one_action_in_one_turn_define_it_once() -> None:
     world = World()
-    first = registered(world, {"ref": "b", "max_concurrent": 2})
-    second = registered(world, {"ref": "b", "max_concurrent": 9})
+    _, first = registered(world, {"ref": "b", "max_concurrent": 2})
+    _, second = registered(world, {"ref": "b", "max_concurrent": 9})
     assert (len(first), second) == (1, [])

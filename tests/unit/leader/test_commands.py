@@ -5,9 +5,8 @@ from uuid import UUID
 
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.executor.definitions import PoolDefinition, ResourceDefinition
-from turnstile.executor.leader.command_rows import definition_tag
-from turnstile.executor.leader.commands import Definitions, undivided
-from turnstile.executor.leader.loading import input_of
+from turnstile.executor.leader.commands import Definitions, input_of, undivided
+from turnstile.executor.leader.door import definition_tag
 from turnstile.executor.leader.ports import CancelRequest, Command, DefinitionCommand, InboxRow
 from turnstile.executor.leader.records import DefinitionRow
 from turnstile.executor.queue_manager.definitions import Action, Pool, Rate, Resource, Use
@@ -97,7 +96,7 @@ def test_a_pool_that_an_action_names_is_stored_once_without_an_author() -> None:
         command = DefinitionCommand(kind="action", name=ref, definition=body, changed_by={"name": "ann"})
         definitions.change(command, State(epoch=1))
     assert [(row.kind, row.name) for row in definitions.rows if row.kind == "pool"] == [("pool", "gpu")]
-    assert {each.subject_kind for each in definitions.audit} == {"action"}
+    assert {each.subject_kind for each in definitions.log.rows} == {"action"}
     resumed = DefinitionCommand(kind="pool", name="gpu", definition={"paused": False}, is_patch=True)
     assert definitions.change(resumed, State(epoch=1))[1]["is_changed"] is False
 

@@ -12,8 +12,7 @@ from turnstile.common.broker.message import Outgoing
 from turnstile.common.broker.topology import EXECUTOR_REQUESTS
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.requests import read_requested_body, request_hash
-from turnstile.executor.leader.deliveries import Message, Reader
-from turnstile.executor.leader.door import read_request_message
+from turnstile.executor.leader.door import Message, Reader, read_request_message
 from turnstile.executor.leader.parameter_schemas import refusal_of_parameters
 from turnstile.executor.leader.ports import CancelRequest, RefusedRequest, Request
 from turnstile.executor.parameter_check import SchemaChecker

@@ -8,7 +8,7 @@ import pytest
 
 from turnstile.common.domain.states import Status
 from turnstile.common.worker_protocol import AttemptEnded
-from turnstile.executor.leader.status_changes import changes_of
+from turnstile.executor.leader.outbox import changes_of
 from turnstile.executor.leader.writing import ended_row
 from turnstile.executor.queue_manager.decide import decide
 from turnstile.executor.queue_manager.definitions import Action

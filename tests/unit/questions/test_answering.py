@@ -6,10 +6,11 @@ from typing import Any, TypeVar
 import pytest
 
 from turnstile.common.domain.states import Status
-from turnstile.executor.questions.answering import Steps, answer, live_execution
+from turnstile.executor.questions.answering import answer, live_execution
 from turnstile.executor.questions.changes import ChangeLog
 from turnstile.executor.questions.estimate import Durations
 from turnstile.executor.questions.explain import members_at, order_at
+from turnstile.executor.questions.gates import Steps, places_at
 from turnstile.executor.questions.protocol import (
     EXPLAINED_MAX,
     PAGE_MAX,
@@ -39,7 +40,6 @@ from turnstile.executor.questions.protocol import (
     read_question,
     read_reply,
 )
-from turnstile.executor.questions.queue_stats import places_at
 from turnstile.executor.queue_manager.decide import decide
 from turnstile.executor.queue_manager.decisions import Decisions
 from turnstile.executor.queue_manager.definitions import Action, Pool, Resource, Use

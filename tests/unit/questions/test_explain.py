@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from turnstile.common.domain.states import Status
+from turnstile.executor.questions.answering import queue_stats
 from turnstile.executor.questions.explain import (
     Explanation,
     Flow,
@@ -16,14 +17,8 @@ from turnstile.executor.questions.explain import (
     members_at,
     order_at,
 )
-from turnstile.executor.questions.queue_stats import (
-    GateCounts,
-    QueueStats,
-    pool_counts,
-    pool_holders,
-    queue_stats,
-    resource_counts,
-)
+from turnstile.executor.questions.gates import GateCounts, pool_counts, pool_holders, resource_counts
+from turnstile.executor.questions.protocol import QueueStats
 from turnstile.executor.queue_manager.decide import decide
 from turnstile.executor.queue_manager.decisions import Decisions
 from turnstile.executor.queue_manager.definitions import Action, KeySettings, Pool, Rate, Resource, Use

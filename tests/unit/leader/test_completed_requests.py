@@ -7,8 +7,8 @@ from uuid import UUID
 import pytest
 
 from turnstile.common.domain.errors import Code, Refusal
+from turnstile.executor.leader.admission import completed
 from turnstile.executor.leader.ports import Request
-from turnstile.executor.leader.requests_of_actions import completed
 
 
 def _request(parameters: str = "{}", **fields: Any) -> Request:

@@ -7,9 +7,8 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from turnstile.executor.asking import frames as frames_module
-from turnstile.executor.asking.frames import Frame, FrameStream
-from turnstile.executor.asking.local import LocalAsker
+from turnstile.executor.asking import asker as frames_module
+from turnstile.executor.asking.asker import Frame, FrameStream, LocalAsker
 
 SECONDS = 10.0
 

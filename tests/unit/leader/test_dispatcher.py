@@ -8,8 +8,8 @@ from turnstile.common.domain.errors import Code
 from turnstile.common.requests import read_requested_body
 from turnstile.common.worker_protocol import Heard, ToSession
 from turnstile.common.worker_wire import decode_to_session
+from turnstile.executor.leader.dispatcher import client_message, own_messages
 from turnstile.executor.leader.ports import CancelRequest, Probe, Publication, RefusedRequest, Request
-from turnstile.executor.leader.publications import client_message, own_messages
 
 
 def to_session(name: str, number: int, epoch: int = 1) -> Publication:
