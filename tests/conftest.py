@@ -35,16 +35,16 @@ from turnstile.localservers.servers import ScratchFolder
 _SESSION = secrets.token_hex(4)
 
 _ONE_INSTALLATION = tuple(
-    f"tests/integration/{folder}/" for folder in ("cli", "dashboard", "security", "telemetry")
+    f"tests/integration/{folder}/" for folder in ("security", "cli", "dashboard", "telemetry")
 )
 """Folders whose tests share a running system: in each further test process it would be started once more."""
-_LONG = ("integration/dashboard", "e2e", "proof", "integration")
-"""Folders of tests that start processes and wait for them; the first one is the longest part."""
+_LONG = (*_ONE_INSTALLATION, "tests/e2e/", "tests/proof/", "tests/integration/")
+"""Folders of tests that start processes and wait for them; the first ones are the longest parts."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start with the long tests, so that all test processes end at nearly the same time."""
-    folders = [Path(__file__).parent / name for name in _LONG]
+    folders = [Path(__file__).parents[1] / name for name in _LONG]
 
     def position(item: pytest.Item) -> int:
         return next((n for n, folder in enumerate(folders) if item.path.is_relative_to(folder)), len(folders))

@@ -4,21 +4,13 @@ import asyncio
 import fcntl
 import json
 import os
-import sys
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
-from turnstile.worker import Context, PermanentError, TemporaryError, action, command_action
-
-_FAMILY = """
-import json, os, pathlib, subprocess, sys
-child = subprocess.Popen(["sleep", "3600"])
-pathlib.Path(json.load(sys.stdin)["file"]).write_text(f"{os.getpid()}\\n{child.pid}\\n")
-child.wait()
-"""
+from turnstile.worker import Context, PermanentError, TemporaryError, action
 
 
 @action("noop")
@@ -177,17 +169,6 @@ async def tiny(seconds: float = 0.0) -> None:
 
 for _limit in (1, 2, 3, 5):
     action(f"tiny.{_limit}", max_concurrent=_limit, submitter_keys=True)(tiny)
-
-
-@action("insists")
-def insists(file: str) -> None:
-    """Block a child process, after writing its number."""
-    Path(file).write_text(f"{os.getpid()}\n")
-    time.sleep(3600)
-
-
-# A leader and a child of it, which write their numbers.
-command_action("family", argv=[sys.executable, "-c", _FAMILY])
 
 
 def _is_there(file: str) -> bool:

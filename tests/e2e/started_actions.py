@@ -19,8 +19,8 @@ def _note(line: str) -> None:
 @on_start
 def load_model(state: SimpleNamespace) -> None:
     """Fail while there is no model."""
-    _note("start")
     state.model = (Path(os.environ[FOLDER]) / "model").read_text()
+    _note("start")
 
 
 @lifespan

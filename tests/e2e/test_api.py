@@ -1,4 +1,7 @@
-"""The API of a real system: its answers match its description."""
+"""The API of a real system: its answers match its description.
+
+Whole services: the description is compared with what the running executor answers.
+"""
 
 import asyncio
 import time

@@ -5,10 +5,7 @@ The servers refuse wrong passwords, and the disk of the broker can be declared f
 """
 
 import asyncio
-import os
-import subprocess
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
@@ -42,12 +39,6 @@ ALARM: Final = (
 )
 
 
-_NO_SPACE: Final = (
-    "No space left on device: free space on the database server; "
-    "nothing is lost, and work continues by itself"
-)
-
-
 @pytest.fixture(scope="module")
 def urls(own_postgresql: PostgresServer, controlled_amqp_url: str) -> tuple[str, str]:
     """A migrated database and a vhost; the user `service` of the database server needs a password."""
@@ -65,29 +56,6 @@ async def env(urls: tuple[str, str]) -> AsyncIterator[Environment]:
     """An executor without workers."""
     async with running_environment(*urls, workers=0) as env:
         yield env
-
-
-@contextmanager
-def _small_disk(folder: Path) -> Iterator[Path]:
-    """Mount a file system of 160 MB in memory; without the right to mount, the test is skipped."""
-    command = ["mount", "-t", "tmpfs", "-o", "size=160m,mode=755", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("only root can mount a small file system")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
-
-
-def _fill(disk: Path) -> Path:
-    """Fill a disk with one file, and return it."""
-    file = disk / "filler"
-    with file.open("wb", buffering=0) as filler:
-        try:
-            while True:
-                filler.write(bytes(4096))
-        except OSError:
-            return file
 
 
 def _as(login: str, url: str) -> str:
@@ -175,35 +143,3 @@ async def test_a_full_disk_of_the_broker_is_named_by_readyz_top_and_what_waits(
         await asyncio.to_thread(controlled_broker.ctl, "set_disk_free_limit", "50MB")
     assert await env.ended(waiting) == ["completed"]
     assert await worker.stop() == 0
-
-
-@pytest.mark.whole
-async def test_a_full_disk_of_the_database_is_named_by_readyz_top_and_the_log_and_loses_nothing(
-    scratch_folder: Path, amqp_url: str
-) -> None:
-    with _small_disk(scratch_folder) as disk:
-        server = PostgresServer.start(disk / "server", durable=False, settings={"max_wal_size": "48MB"})
-        try:
-            database_url = server.create_database("full")
-            await migrate(database_url)
-            async with running_environment(database_url, amqp_url) as env:
-                assert await env.ended(await env.submit("noop")) == ["completed"]
-                filler = await asyncio.to_thread(_fill, disk)
-
-                async def named() -> bool:
-                    # Until the tables have no free page left, some writes succeed.
-                    batch = [{"action_ref": "noop", "metadata": {"text": "x" * 2000}}] * 50
-                    refused = (await env.http.post("/executions", json=batch)).status_code == 503
-                    answer = await env.http.get(f"{env.system.http_url}/readyz")
-                    return refused and answer.status_code == 503 and _NO_SPACE in answer.json()["detail"]
-
-                await until(named, "/readyz names the disk")
-                assert _NO_SPACE in await _printed(env, "top", "--once")
-                (line,) = _lines(env.executor.log, "database_disk_full")
-                assert _NO_SPACE in line
-                filler.unlink()
-                assert await env.ended(await env.submit("noop")) == ["completed"]
-                await env.executor.ready()
-                assert await env.history.faults() == []
-        finally:
-            server.stop("immediate")

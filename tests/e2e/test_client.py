@@ -1,4 +1,7 @@
-"""The clients against real executors and workers: submit, wait, cancel, read."""
+"""The clients against real executors and workers: submit, wait, cancel, read.
+
+Whole services: what a client waits for is the end that a worker reports.
+"""
 
 import asyncio
 from datetime import UTC, datetime

@@ -1,19 +1,19 @@
-"""P4 with real processes: each end frees exactly one slot and is published, whatever process ended it."""
+"""P4 with real processes: each end frees exactly one slot and is published, whatever process ended it.
+
+Whole services: some ends are seen by a worker's process, others by the leader alone.
+"""
 
 import asyncio
-import signal
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from tests.support.environment import Environment
-from turnstile.common.crash_points import VARIABLE, CrashPoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 OPTIONS = {
-    "workers": 0,
     "settings": {
         "TURNSTILE_WATCHDOG_INTERVAL": "250ms",
         "TURNSTILE_LEASE_DURATION": "2s",
@@ -36,14 +36,13 @@ class Ending:
     status: str
 
 
-SEEN: dict[str, Ending] = {
+ENDINGS: dict[str, Ending] = {
+    # Seen by a worker.
     "complete": Ending(ref="one", status="completed"),
     "fail": Ending(ref="scripted", fields={"parameters": {"steps": ["PERMANENT"]}}, status="failed"),
     "time out": Ending(ref="hold", fields={"timeout": SOON}, status="timeout"),
     "cancel running": Ending(ref="hold", is_cancelled=True, status="cancelled"),
-}
-"""Ends that a worker sees."""
-UNSEEN: dict[str, Ending] = {
+    # Seen by the leader alone.
     "cancel scheduled": Ending(ref="unserved", is_cancelled=True, status="cancelled"),
     "cancel queued": Ending(ref="unserved", is_second=True, is_cancelled=True, status="cancelled"),
     "cancel delayed": Ending(ref="unserved", fields={"run_at": LATER}, is_cancelled=True, status="cancelled"),
@@ -52,14 +51,7 @@ UNSEEN: dict[str, Ending] = {
 }
 
 
-async def bring_about(env: Environment, endings: Mapping[str, Ending]) -> list[int]:
-    """Bring about each end, in a queue of its own, and wait until all have ended; return the ids."""
-    ids = await asyncio.gather(*(_bring_about(env, name, ending) for name, ending in endings.items()))
-    await env.ended(*ids)
-    return list(ids)
-
-
-async def _bring_about(env: Environment, key: str, ending: Ending) -> int:
+async def bring_about(env: Environment, key: str, ending: Ending) -> int:
     head = await env.submit(ending.ref, concurrency_key=key) if ending.is_second else None
     execution_id = await env.submit(ending.ref, concurrency_key=key, **ending.fields)
     if ending.is_cancelled:
@@ -71,12 +63,6 @@ async def _bring_about(env: Environment, key: str, ending: Ending) -> int:
         await env.cancel(head)
         await env.ended(head)
     return execution_id
-
-
-async def define(env: Environment) -> None:
-    for ref in ("hold", "scripted"):
-        await env.put(ref, max_concurrent=1, submitter_keys=True)
-    await env.put("unserved", max_concurrent=1, pool="unserved", submitter_keys=True)
 
 
 async def assert_ended_once(env: Environment, execution_id: int, end: Ending) -> None:
@@ -91,29 +77,11 @@ async def assert_ended_once(env: Environment, execution_id: int, end: Ending) ->
 
 
 async def test_every_outcome_frees_its_slot_once_and_is_published(env: Environment) -> None:
-    await define(env)
-    worker = await env.start_worker()
+    for ref in ("hold", "scripted"):
+        await env.put(ref, max_concurrent=1, submitter_keys=True)
+    await env.put("unserved", max_concurrent=1, pool="unserved", submitter_keys=True)
     await env.start_silent_worker("unserved")
-    ids = await bring_about(env, SEEN | UNSEEN)
-    for execution_id, end in zip(ids, (SEEN | UNSEEN).values(), strict=True):
-        await assert_ended_once(env, execution_id, end)
-    await worker.stop()
-
-
-async def test_every_outcome_that_a_killed_worker_did_not_report_is_that_of_the_next_attempt(
-    env: Environment,
-) -> None:
-    """Each worker is killed when an end was decided and not reported yet."""
-    await define(env)
-    settings = {VARIABLE: f"{CrashPoint.ATTEMPT_ENDED}:1", "TURNSTILE_WORKER_CONCURRENCY": "1"}
-    workers = await asyncio.gather(*(env.start_worker(**settings) for _ in SEEN))
-    ids = [await _bring_about(env, name, replace(each, is_cancelled=False)) for name, each in SEEN.items()]
-    ends = list(SEEN.values())
-    await env.cancel(ids[-1])
-    for worker in workers:
-        assert await asyncio.wait_for(worker.process.wait(), 20) == -signal.SIGKILL
-    last = await env.start_worker()
+    ids = await asyncio.gather(*(bring_about(env, name, end) for name, end in ENDINGS.items()))
     await env.ended(*ids)
-    for execution_id, end in zip(ids, ends, strict=True):
+    for execution_id, end in zip(ids, ENDINGS.values(), strict=True):
         await assert_ended_once(env, execution_id, end)
-    await last.stop()

@@ -1,4 +1,7 @@
-"""Dead letters: stored once with their reasons, listed, replayed when they are corrected, pruned."""
+"""Dead letters: stored once with their reasons, listed, replayed when they are corrected, pruned.
+
+Whole services: a letter goes from the leader to the broker, the drain, the API and back.
+"""
 
 from typing import Any
 
@@ -39,37 +42,6 @@ async def select(env: Environment, verb: str, **selection: Any) -> dict[str, Any
     return dict(answer.json())
 
 
-async def test_requests_for_an_action_that_is_defined_later_are_replayed_and_run_once_in_their_order(
-    env: Environment,
-) -> None:
-    body = {"action_ref": "later", "parameters": {}}
-    async with publishing(env.amqp_url) as publisher:
-        await publisher.publish([request({**body, "metadata": {"n": n}}) for n in range(20)])
-    await letters(env, 20, code="unknown_action")
-    # Replayed too early they become dead letters again, for the same reason.
-    assert (await select(env, "replay", all=True))["done"] == 20
-    await letters(env, 20, code="unknown_action")
-    await env.put("later", max_concurrent=1, entrypoint="tests.e2e.actions:noop")
-    assert await select(env, "replay", code="unknown_action") == {
-        "done": 20,
-        "refused": [],
-        "missing": [],
-        "left": 0,
-    }
-    await letters(env, 0)
-
-    async def are_admitted() -> bool:
-        return bool((await env.stats("later"))["total_enqueued"] == 20)
-
-    await until(are_admitted, "all are admitted")
-    rows = await env.history.rows(
-        "SELECT e.id, (e.metadata->>'n')::int AS n FROM ledger.execution e"
-        " WHERE e.action_ref = 'later' ORDER BY e.id"
-    )
-    assert [row["n"] for row in rows] == list(range(20))
-    assert set(await env.ended(*(row["id"] for row in rows))) == {"completed"}
-
-
 async def test_a_dead_letter_is_replayed_with_its_body_corrected_and_runs_once(env: Environment) -> None:
     async with publishing(env.amqp_url) as publisher:
         await publisher.publish(
@@ -88,36 +60,6 @@ async def test_a_dead_letter_is_replayed_with_its_body_corrected_and_runs_once(e
     await ask(env.amqp_url, lambda to: [request({"action_ref": "noop"}, reply_to=to)])
     assert (await env.stats("noop"))["total_enqueued"] == before + 2
     await letters(env, 0)
-
-
-async def test_a_refusal_by_a_full_queue_is_an_answer_and_a_dead_letter_only_without_a_reply_queue(
-    env: Environment,
-) -> None:
-    await env.put("full", max_concurrent=0, when_full="reject", max_queued=1)
-    waiting = await env.submit("full")
-    body = {"action_ref": "full"}
-    replies = await ask(env.amqp_url, lambda to: [request(body, reply_to=to) for _ in range(300)])
-    assert {(kind, reply["code"]) for kind, reply in replies} == {("execution.rejected", "queue_full")}
-    silent = [request(body, message_id=f"silent-{n}") for n in range(300)]
-    # An invalid request becomes a dead letter in any case.
-    unknown = await ask(env.amqp_url, lambda to: [request({"action_ref": "missing"}, reply_to=to)])
-    assert unknown[0][1]["code"] == "unknown_action"
-    async with publishing(env.amqp_url) as publisher:
-        await publisher.publish(silent)
-    found = await letters(env, 301)
-    assert [letter["code"] for letter in found] == ["unknown_action", *["queue_full"] * 300]
-    assert [letter["message_id"] for letter in found[1:]] == [message.message_id for message in silent]
-    await env.cancel(waiting)
-    # Makes them older than the retention: the watchdog prunes them.
-    await env.history.rows(
-        "UPDATE ledger.dead_letter SET stored_at = stored_at - interval '31 d' WHERE code = 'queue_full'"
-    )
-    codes = "SELECT array_agg(DISTINCT code) FROM ledger.dead_letter"
-
-    async def are_pruned() -> bool:
-        return bool(await env.history.value(codes) == ["unknown_action"])
-
-    await until(are_pruned, "old letters are pruned", deadline_seconds=30)
 
 
 async def stored(history: History) -> list[str]:

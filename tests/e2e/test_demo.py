@@ -1,6 +1,8 @@
-"""`executor demo` as a new user runs it: it passes, and nothing of it is left."""
+"""`executor demo` as a new user runs it: it passes, and nothing of it is left.
 
-import asyncio
+The command starts and stops servers and services of its own.
+"""
+
 import os
 import re
 import signal
@@ -9,7 +11,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import httpx
 import pytest
 
 from tests.e2e.commands import Command, left_in
@@ -78,40 +79,6 @@ async def test_a_worker_that_ends_by_itself_ends_the_demo_with_a_reason(scratch_
     assert code == 1, demo.text
     assert "ended by itself" in demo.text
     assert "Traceback" not in demo.text
-    assert left_in(scratch_folder) == []
-
-
-@pytest.mark.whole
-async def test_the_system_of_make_up_takes_a_plain_message(scratch_folder: Path, tmp_path: Path) -> None:
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    async with (
-        started_command(
-            [sys.executable, "-m", "turnstile", "dev", "--actions", "examples.actions"],
-            cwd=tmp_path,
-            scratch_folder=scratch_folder,
-            environment={**os.environ, "PYTHONPATH": path},
-        ) as dev,
-        httpx.AsyncClient() as http,
-    ):
-        http_url = (await dev.wait_for("HTTP API")).partition("HTTP API")[2].split()[0]
-        amqp_url = (await dev.wait_for("Broker")).partition("Broker")[2].split()[0]
-        await dev.wait_for(" serving worker_id=")
-        parameters = f'{{"path": "{ROOT / "examples" / "README.md"}"}}'
-        plain = await asyncio.create_subprocess_exec(
-            *(sys.executable, "submit_plain.py", amqp_url, "files.count_words", parameters),
-            cwd=ROOT / "examples",
-        )
-        assert await plain.wait() == 0
-
-        async def is_completed() -> bool:
-            items = (await http.get(f"{http_url}/executions")).json()["items"]
-            return [item["status"] for item in items] == ["completed"]
-
-        await until(is_completed, "the completed execution")
-        (counted,) = (await http.get(f"{http_url}/executions")).json()["items"]
-        dev.process.send_signal(signal.SIGINT)
-        assert await dev.end() == 0, dev.text
-    assert counted["result"]["words"] == len((ROOT / "examples" / "README.md").read_text().split())
     assert left_in(scratch_folder) == []
 
 

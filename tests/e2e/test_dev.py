@@ -1,4 +1,7 @@
-"""`turnstile dev` as an author of actions runs it: changes are followed, and nothing of it is left."""
+"""`turnstile dev` as an author of actions runs it: changes are followed, and nothing of it is left.
+
+The command starts servers and a worker, and watches files.
+"""
 
 import asyncio
 import os

@@ -1,8 +1,11 @@
-"""Large requests and results: bounded memory in executor and worker, /livez answered, all stored in order."""
+"""Large requests and results: bounded memory in executor and worker, /livez answered, all stored in order.
+
+Whole services: what is measured is the memory of their processes.
+"""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import pytest
 
 from tests.support.environment import StartEnvironment
 from tests.support.processes import Service
+from tests.support.sizes import sizes
 from tests.support.traffic import ask, publishing, request, submit
 from turnstile.common.broker.message import Outgoing
 from turnstile.common.broker.topology import EXECUTION_ACCEPTED, EXECUTION_REJECTED
@@ -49,33 +53,21 @@ async def _probed(service: Service) -> AsyncIterator[list[float]]:
 
 
 def _dense(number: int) -> bytes:
-    """Return a request of a hundred thousand values of a few bytes each."""
+    """Return a request of a hundred thousand values: decoded, it takes twenty times its bytes."""
     values = b"[]," * (_BODY_BYTES // 3)
     return b'{"action_ref":"noop","parameters":{"number":%d,"v":[%s[]]}}' % (number, values)
 
 
-def _plain(number: int) -> bytes:
-    return b'{"action_ref":"noop","parameters":{"number":%d,"v":"%s"}}' % (number, b"x" * _BODY_BYTES)
-
-
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    ("body", "count"),
-    [
-        # Decoded, it takes twenty times its bytes.
-        pytest.param(_dense, 80, id="short"),
-        pytest.param(_dense, 2000, id="dense", marks=pytest.mark.whole),
-        pytest.param(_plain, 2000, id="plain", marks=pytest.mark.whole),
-    ],
-)
+@sizes("count", short=80, whole=2000)
 async def test_many_large_requests_fill_neither_the_memory_nor_the_time_of_the_executor(
-    start_env: StartEnvironment, amqp_url: str, body: Callable[[int], bytes], count: int
+    start_env: StartEnvironment, amqp_url: str, count: int
 ) -> None:
     async with start_env(workers=0) as env:
         await env.put("noop", max_concurrent=0)
     async with publishing(amqp_url) as publisher:
         for start in range(0, count, 40):
-            await publisher.publish([request(body(start + n)) for n in range(min(40, count - start))])
+            await publisher.publish([request(_dense(start + n)) for n in range(min(40, count - start))])
     async with start_env(workers=0) as env, _probed(env.executor) as answers:
         admitted = "SELECT count(*) = $1 FROM ledger.execution"
         await env.history.until(admitted, count, deadline_seconds=60 + count / 5)

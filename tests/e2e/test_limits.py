@@ -1,4 +1,7 @@
-"""P1, P7 and P8: the limit holds, and free slots are granted at once, by messages alone."""
+"""P1, P7 and P8: the limit holds, and free slots are granted at once, by messages alone.
+
+Whole services: executors are killed, and slots are counted by the lines that actions write.
+"""
 
 import asyncio
 import random
@@ -17,6 +20,7 @@ from tests.support.sizes import sizes
 from tests.support.traffic import publishing, request, submit, until
 from turnstile.stress.check.counts import peak_concurrency
 
+OPTIONS = {"settings": {"TURNSTILE_WORKER_CONCURRENCY": "50"}}
 SEED = 20
 LIMITS = {"tiny.1": 1, "tiny.2": 2, "tiny.3": 3, "tiny.5": 5}
 KEYS = ("a", "b", "c")
@@ -50,48 +54,50 @@ async def test_four_replicas_that_start_cold_into_a_full_queue_never_overshoot(
     assert peak_runs(runs_in(seven)) <= 7
 
 
-async def test_a_changed_limit_acts_at_once_and_kills_nothing(start_env: StartEnvironment) -> None:
-    async with start_env(settings={"TURNSTILE_WORKER_CONCURRENCY": "50"}) as env:
-        await env.patch("hold", max_concurrent=10)
-        ids = await env.submit_many([{"action_ref": "hold"}] * 40)
-        await env.until_running(ids[:10])
-        await env.patch("hold", max_concurrent=2)
-        await env.until_running(ids[:10])
-        # Eight end: two run on, and nothing is granted before fewer than two run.
-        await env.cancel(*ids[:8])
-        await env.until_running(ids[8:10])
-        await env.cancel(ids[8])
-        await env.until_running(ids[9:11])
-        await env.patch("hold", max_concurrent=10)
-        await env.until_running(ids[9:19])
-        await env.patch("hold", max_concurrent=0)
-        await env.cancel(*ids[9:19])
-        await env.until_running([])
-        assert (await env.stats("hold"))["queue_length"] == 21
-        await env.patch("hold", max_concurrent=None)
-        await env.until_running(ids[19:])
-        await env.stop_running()
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_changed_limit_acts_at_once_and_kills_nothing(env: Environment) -> None:
+    await env.patch("hold", max_concurrent=10)
+    ids = await env.submit_many([{"action_ref": "hold"}] * 40)
+    await env.until_running(ids[:10])
+    await env.patch("hold", max_concurrent=2)
+    await env.until_running(ids[:10])
+    # Eight end: two run on, and nothing is granted before fewer than two run.
+    await env.cancel(*ids[:8])
+    await env.until_running(ids[8:10])
+    await env.cancel(ids[8])
+    await env.until_running(ids[9:11])
+    await env.patch("hold", max_concurrent=10)
+    await env.until_running(ids[9:19])
+    await env.patch("hold", max_concurrent=0)
+    await env.cancel(*ids[9:19])
+    await env.until_running([])
+    assert (await env.stats("hold"))["queue_length"] == 21
+    await env.patch("hold", max_concurrent=None)
+    await env.until_running(ids[19:])
+    await env.stop_running()
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @sizes("depth", short=1_000, whole=100_000)
-async def test_a_full_and_very_deep_queue_delays_no_other(start_env: StartEnvironment, depth: int) -> None:
-    async with start_env() as env:
-        await env.patch("hold", max_concurrent=1)
-        await submit(env.amqp_url, [{"action_ref": "hold"}] * depth)
+async def test_a_full_and_very_deep_queue_delays_no_other(env: Environment, depth: int) -> None:
+    ref = f"hold.{depth}"
+    await env.put(ref, max_concurrent=1, entrypoint="tests.e2e.actions:hold")
+    await submit(env.amqp_url, [{"action_ref": ref}] * depth)
 
-        async def all_wait() -> bool:
-            return bool((await env.stats("hold"))["queue_length"] == depth - 1)
+    async def all_wait() -> bool:
+        return bool((await env.stats(ref))["queue_length"] == depth - 1)
 
-        await until(all_wait, f"{depth - 1} waiting", deadline_seconds=100)
-        for number in range(10):
-            other = await env.submit("noop", parameters={"number": number})
-            assert await env.ended(other, deadline_seconds=2) == ["completed"]
-        last = await env.history.value("SELECT max(id) FROM ledger.execution WHERE action_ref = 'hold'")
-        assert (await env.get(last))["position"] == depth - 1
-        await env.patch("hold", max_concurrent=0)
-        first = "SELECT min(id) FROM ledger.execution WHERE action_ref = 'hold'"
-        await env.cancel(await env.history.value(first))
-        await env.until_running([])
+    await until(all_wait, f"{depth - 1} waiting", deadline_seconds=100)
+    for number in range(10):
+        other = await env.submit("noop", parameters={"number": number})
+        assert await env.ended(other, deadline_seconds=2) == ["completed"]
+    (ids,) = await env.history.rows(
+        "SELECT min(id), max(id) FROM ledger.execution WHERE action_ref = $1", ref
+    )
+    assert (await env.get(ids["max"]))["position"] == depth - 1
+    await env.patch(ref, max_concurrent=0)
+    await env.cancel(ids["min"])
+    await env.until_running([])
 
 
 async def test_executors_that_start_beside_a_full_queue_grant_nothing_before_a_real_end(

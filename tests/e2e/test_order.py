@@ -1,4 +1,7 @@
-"""P2 with real processes: slots are granted in order of arrival."""
+"""P2 with real processes: slots are granted in order of arrival.
+
+Whole services: the order is that of the lines that actions write.
+"""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""What an action reports of its progress, and what it knows about its attempt, with real workers."""
+"""What an action reports of its progress, and what it knows about its attempt, with real workers.
+
+Whole services: a report goes from the process of an action to a client.
+"""
 
 import asyncio
 from pathlib import Path

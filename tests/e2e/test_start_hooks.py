@@ -1,9 +1,13 @@
-"""`on_start`, `lifespan` and `on_stop`: once per process, before the first attempt and after the last."""
+"""Start and stop hooks run once per process, before and after its attempts; a start that fails is repeated.
+
+Whole services: hooks are counted by process.
+"""
 
 from collections import Counter
 from pathlib import Path
 
 from tests.support.environment import StartEnvironment
+from tests.support.traffic import until
 
 # Not imported: its hooks would be those of this process, too.
 MODULE = "tests.e2e.started_actions"
@@ -15,10 +19,20 @@ def noted(folder: Path) -> Counter[str]:
     return Counter(line.split()[0] for line in (folder / "hooks").read_text().splitlines())
 
 
-async def test_each_process_starts_once_and_ends_once(start_env: StartEnvironment, tmp_path: Path) -> None:
-    (tmp_path / "model").write_text("large")
+async def test_each_process_starts_once_it_can_and_ends_once(
+    start_env: StartEnvironment, tmp_path: Path
+) -> None:
     settings = {FOLDER: str(tmp_path), "TURNSTILE_CHILD_PROCESSES": "1", "TURNSTILE_CHILD_RUNS_MAX": "3"}
-    async with start_env(actions=MODULE, settings=settings) as env:
+    async with start_env(workers=0, settings=settings) as env:
+        worker = await env.system.launch_worker(MODULE)
+
+        async def is_not_ready() -> bool:
+            workers = (await env.http.get("/workers")).json()["items"]
+            return any("FileNotFoundError" in (each["not_ready"] or "") for each in workers)
+
+        await until(is_not_ready, "the worker has joined, and says what it lacks")
+        (tmp_path / "model").write_text("large")
+        await worker.ready()
         ids = await env.submit_many([{"action_ref": ref} for ref in ("started.async", "started.plain")] * 6)
         assert await env.ended(*ids) == ["completed"] * 12
         results = [(await env.get(execution_id))["result"] for execution_id in ids]
@@ -27,5 +41,5 @@ async def test_each_process_starts_once_and_ends_once(start_env: StartEnvironmen
         assert [len({result[2] for result in results[kind::2]}) for kind in (0, 1)] == [1, 2]
         assert [{result[3] for result in results[kind::2]} for kind in (0, 1)] == [{"worker"}, {"child"}]
         assert noted(tmp_path)["start"] == 3
-        assert await env.worker.stop() == 0
+        assert await worker.stop() == 0
     assert noted(tmp_path) == {"start": 3, "worker": 1, "child": 2, "closed": 3, "stop": 3}

@@ -1,4 +1,7 @@
-"""The whole command as users run it: a private installation, all kinds of scenarios, one kill, a report."""
+"""The whole command as users run it: a private installation, all kinds of scenarios, one kill, a report.
+
+Whole runs start servers and services of their own.
+"""
 
 import asyncio
 import json
@@ -6,8 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from turnstile.stress.check.queues import occupied
+from turnstile.stress.cli import app
 from turnstile.stress.recording import Recording
 
 GATED = frozenset({"units_held", "passed_in_order", "rate_kept"})
@@ -62,31 +67,21 @@ async def test_the_load_with_gates_takes_every_worker_slot_and_passes(tmp_path: 
     assert occupied(recording), "no execution waited for a worker slot"
 
 
-async def test_a_missing_installation_is_reported_and_keeps_the_earlier_report(
-    tmp_path: Path,
-) -> None:
+def test_a_missing_installation_is_reported_and_keeps_the_earlier_report(tmp_path: Path) -> None:
     kept = tmp_path / "report" / "recordings" / "01-load" / "tables.npz"
     kept.parent.mkdir(parents=True)
     kept.write_bytes(b"of an earlier run")
-    code, output = await _stress(
-        "run",
-        "--amqp-url",
-        "amqp://127.0.0.1:1/",
-        "--api-url",
-        "http://127.0.0.1:1",
-        "--report",
-        str(tmp_path / "report"),
-    )
-    assert code == 3, output
-    assert "127.0.0.1:1" in output
-    assert "Traceback" not in output
+    urls = ["--amqp-url", "amqp://127.0.0.1:1/", "--api-url", "http://127.0.0.1:1"]
+    ended = CliRunner().invoke(app, ["run", *urls, "--report", str(tmp_path / "report")])
+    assert ended.exit_code == 3, ended.output
+    assert "127.0.0.1:1" in ended.output
     assert kept.exists(), "a wrong URL must not delete an earlier report"
 
 
-async def test_a_folder_without_a_report_is_rejected_with_what_was_expected(tmp_path: Path) -> None:
-    code, output = await _stress("check", str(tmp_path))
-    assert code == 2, output
-    assert "turnstile stress run --report" in output
+def test_a_folder_without_a_report_is_rejected_with_what_was_expected(tmp_path: Path) -> None:
+    ended = CliRunner().invoke(app, ["check", str(tmp_path)])
+    assert ended.exit_code == 2, ended.output
+    assert "turnstile stress run --report" in ended.output
 
 
 async def _stress(*arguments: str) -> tuple[int | None, str]:

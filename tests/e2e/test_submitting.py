@@ -1,4 +1,7 @@
-"""Actions submitted from code, against real executors and workers."""
+"""Actions submitted from code, against real executors and workers.
+
+Whole services: a typed result is written by a worker and read by a client.
+"""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -25,8 +28,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 _AT = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-@pytest.mark.parametrize("transport", ["broker", "http"])
-@pytest.mark.parametrize("blocking", [False, True])
+@pytest.mark.parametrize(("transport", "blocking"), [("broker", True), ("http", False)])
 async def test_a_handle_has_the_typed_result(env: Environment, transport: str, blocking: bool) -> None:
     amqp_url, http_url = env.amqp_url if transport == "broker" else None, env.system.http_url
     async with asyncio.timeout(60), AsyncExitStack() as stack:

@@ -1,4 +1,7 @@
-"""A database without the schema of this version: the executor says so once, and waits for the migration."""
+"""A database without the schema of this version: the executor says so once, and waits for the migration.
+
+Whole services: the schema appears and disappears while they run.
+"""
 
 import asyncio
 

@@ -2,16 +2,16 @@
 
 While it hears no answer to its heartbeats, nothing of it runs any more when its lease ends; then its work
 runs elsewhere. An outage of the database costs no running work.
+
+Whole services: what must have ended are processes that a worker started.
 """
 
-import asyncio
 import signal
 import time
 from pathlib import Path
 
 from tests.support.partition import partitionable
 from tests.unit.worker.waiting import is_alive
-from turnstile.common.exit_codes import ExitCode
 
 LONG = [60.0, 0.3]
 """Seconds of a run that must be ended, and of the next attempt."""
@@ -34,22 +34,6 @@ async def test_without_the_broker_all_runs_end_with_the_lease_and_the_worker_con
         assert await it.attempts(ids) == [(1, "reclaimed"), (2, "completed")] * 3
         assert it.worker.process.returncode is None
         await it.until_registered(2)
-
-
-async def test_a_worker_that_cannot_stop_what_it_runs_ends_itself_before_its_lease_does(
-    database_url: str, amqp_url: str, tmp_path: Path
-) -> None:
-    async with partitionable(database_url, amqp_url, tmp_path) as it:
-        ids = await it.start(["stubborn", "command"], seconds=LONG)
-        it.to_broker.freeze()
-        lease_ends_at = await it.lease_ends_at()
-        assert await asyncio.wait_for(it.worker.process.wait(), 30) == ExitCode.NOT_STOPPED
-        await it.until_passed(lease_ends_at)
-        assert max(tick.at for tick in it.ticks(ids, attempt=1)) < lease_ends_at
-        it.to_broker.thaw()
-        await it.start_worker()
-        await it.history.ended(len(ids))
-        assert await it.attempts(ids) == [(1, "reclaimed"), (2, "completed")] * 2
 
 
 async def test_a_worker_stopped_beyond_its_lease_changes_nothing_when_it_continues(

@@ -55,37 +55,6 @@ def tick_child(context: Context, file: str, seconds: list[float]) -> int:
     return context.attempt
 
 
-@action("tick.stubborn")
-async def tick_stubborn(context: Context, file: str, seconds: list[float]) -> int:
-    """Ignore cancellations."""
-    for _ in _ticking("stubborn", context.execution_id, context.attempt, file, seconds):
-        try:
-            await asyncio.sleep(_TICK_SECONDS)
-        except asyncio.CancelledError:
-            pass
-    return context.attempt
-
-
-@action("tick.thread")
-async def tick_thread(context: Context, file: str, seconds: list[float]) -> int:
-    """Tick in a thread, which continues when the coroutine is cancelled."""
-
-    def tick() -> None:
-        for _ in _ticking("thread", context.execution_id, context.attempt, file, seconds):
-            time.sleep(_TICK_SECONDS)
-
-    await asyncio.to_thread(tick)
-    return context.attempt
-
-
-@action("tick.blocking")
-async def tick_blocking(context: Context, file: str, seconds: list[float]) -> int:
-    """Tick in the event loop and block it."""
-    for _ in _ticking("blocking", context.execution_id, context.attempt, file, seconds):
-        time.sleep(_TICK_SECONDS)  # noqa: ASYNC251  (blocking the loop is its purpose)
-    return context.attempt
-
-
 def _ticking(kind: str, execution_id: int, attempt: int, file: str, seconds: list[float]) -> Iterator[None]:
     def write(event: str) -> None:
         tick = Tick(

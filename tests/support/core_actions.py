@@ -1,30 +1,13 @@
-"""Actions of the workers in tests/integration/worker_amqp."""
+"""Actions of the workers in tests/integration/worker/test_process.py."""
 
 import asyncio
 import os
-import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
-from turnstile.common.domain.errors import PermanentError, TemporaryError
-from turnstile.worker import Context, action, command_action
-
-
-@action("core.note")
-async def note(path: str, name: str = "", seconds: float = 0.0) -> str:
-    """Note start and end in a file."""
-    with Path(path).open("a") as file:  # noqa: ASYNC230
-        file.write(f"+{name}\n")
-        file.flush()
-        await asyncio.sleep(seconds)
-        file.write(f"-{name}\n")
-    return name
-
-
-@action("core.nothing")
-async def nothing() -> None:
-    """Do nothing."""
+from turnstile.worker import action, command_action
 
 
 @action("core.wait")
@@ -35,15 +18,12 @@ async def wait(seconds: float = 60.0) -> str:
 
 
 @action("core.deaf")
-async def deaf(seconds: float = 60.0) -> str:
+async def deaf() -> None:
     """Wait, whatever happens."""
-    until = time.monotonic() + seconds
+    until = time.monotonic() + 60.0
     while time.monotonic() < until:
-        try:
+        with suppress(asyncio.CancelledError):
             await asyncio.sleep(0.05)
-        except asyncio.CancelledError:
-            continue
-    return "waited"
 
 
 @action("core.block")
@@ -53,65 +33,11 @@ async def block(seconds: float) -> str:
     return "blocked"
 
 
-@action("core.large")
-async def large(size_bytes: int) -> str:
-    return "x" * size_bytes
-
-
-@action("core.fails")
-async def fails(how: str) -> None:
-    match how:
-        case "permanent":
-            raise PermanentError("never")
-        case "temporary":
-            raise TemporaryError("later", delay=7.5)
-        case _:
-            raise ValueError(how)
-
-
-@action("core.says")
-async def says(context: Context, seconds: float = 0.0) -> dict[str, object]:
-    context.logger.info("one")
-    print("two")
-    context.progress(1, 4, "begun")
-    await asyncio.sleep(seconds)
-    context.progress(4, 4)
-    context.logger.info("three")
-    return {
-        "attempt": context.attempt,
-        "metadata": dict(context.metadata),
-        "key": context.concurrency_key,
-        "has_deadline": context.deadline is not None,
-    }
-
-
 @action("core.child")
-def child(how: str = "ok", path: str = "") -> str:
-    match how:
-        case "dies":
-            os.kill(os.getpid(), signal.SIGKILL)
-        case "runs a program":
-            Path(path).write_text(str(os.getpid()))
-            subprocess.run(["sleep", "600"], check=True)
-        case "hangs":
-            with subprocess.Popen(["sleep", "600"]) as grandchild:
-                Path(path).write_text(f"{os.getpid()} {grandchild.pid}")
-                grandchild.wait()
-        case _:
-            pass
-    return f"{how} in another process"
-
-
-@action("core.threaded")
-async def threaded(path: str) -> str:
-    """End with a thread that goes on."""
-    asyncio.get_running_loop().run_in_executor(None, _slowly, path)
-    return "ended"
-
-
-def _slowly(path: str) -> None:
-    while not Path(path).exists():
-        time.sleep(0.02)
+def child(path: str) -> None:
+    """Run a program in another process."""
+    Path(path).write_text(str(os.getpid()))
+    subprocess.run(["sleep", "600"], check=True)
 
 
 @action("core.program")
@@ -125,13 +51,3 @@ async def program(path: str) -> None:
 
 orphaning = command_action("core.orphans", argv=["sh", "-c", "sleep 600 >/dev/null 2>&1 &"])
 sleeping = command_action("core.sleeping", argv=["sleep", "600"])
-count_words = command_action("core.command", argv=["wc", "-w"])
-
-
-@action("core.serial", max_concurrent=1)
-async def serial(path: str, name: str) -> None:
-    """Note start and end in a file, one after the other."""
-    with Path(path).open("a") as file:  # noqa: ASYNC230
-        file.write(f"+{name}\n")
-        await asyncio.sleep(0)
-        file.write(f"-{name}\n")

@@ -6,7 +6,6 @@ from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanag
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import httpx
@@ -190,18 +189,13 @@ class Environment:
 
 
 @asynccontextmanager
-async def running_environment(
-    database_url: str, amqp_url: str, *, listened: Sequence[str] = (), **options: Any
-) -> AsyncIterator[Environment]:
-    """Run a system with the options of `running`, and listen to everything, or the keys `listened`.
-
-    At the end the audit must be clean.
-    """
+async def running_environment(database_url: str, amqp_url: str, **options: Any) -> AsyncIterator[Environment]:
+    """Run a system with the options of `running`, and listen to it; at the end the audit must be clean."""
     async with (
         running(database_url, amqp_url, **options) as system,
         history_of(database_url) as history,
         httpx.AsyncClient(base_url=f"{system.http_url}/api/v1", timeout=30, verify=CERTIFICATES) as http,
-        listening(amqp_url, *listened) as listener,
+        listening(amqp_url) as listener,
     ):
         env = Environment(system=system, history=history, http=http, listener=listener)
         with env.silent_workers:
@@ -213,20 +207,6 @@ async def until_logged(service: Service, text: str) -> None:
     await until(
         lambda: text in service.log.read_text(), f"{text} in the log of {service.name}", deadline_seconds=20
     )
-
-
-def pids_in(file: Path) -> list[int]:
-    """Return the process ids that an action wrote; none before it has."""
-    return [int(number) for number in file.read_text().split()] if file.exists() else []
-
-
-def _exists(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
-
-
-async def until_gone(pids: Sequence[int]) -> None:
-    """Wait until none of these processes exists: a killed one does until it was reaped."""
-    await until(lambda: not any(_exists(pid) for pid in pids), f"the end of {pids}", deadline_seconds=5)
 
 
 StartEnvironment: TypeAlias = Callable[..., AbstractAsyncContextManager[Environment]]

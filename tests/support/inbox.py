@@ -63,10 +63,10 @@ _MODELS: Mapping[str, type[BaseModel]] = {
 class ScriptedWorker:
     """One session of a worker that takes what it is offered, and does with it what the test says."""
 
-    def __init__(self, put: "Callable[[str, Any], None]", name: str) -> None:
+    def __init__(self, put: "Callable[[str, Any], None]", name: str, *, worker_id: str | None = None) -> None:
         self._put = put
         self.name = name
-        self.sender = Sender(worker_id=f"{name}-{uuid4()}", session=1, secret="s")
+        self.sender = Sender(worker_id=worker_id or f"{name}-{uuid4()}", session=1, secret="s")
         self.offered: dict[int, Offer] = {}
         self.cancels: dict[int, CancelAttempt] = {}
         self._epoch = 0

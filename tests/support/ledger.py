@@ -1,6 +1,5 @@
 """Rows and turns for tests of the ledger, and a database with its tables."""
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -141,10 +140,3 @@ async def in_flight(ledger: Ledger, turn: Turn) -> AsyncIterator[Callable[[], Aw
         await transaction.start()
         await ledger._send(connection, turn, ())
         yield transaction.commit
-
-
-async def until(condition: Callable[[], Awaitable[object]], *, deadline_seconds: float = 20.0) -> None:
-    """Wait until a condition holds."""
-    async with asyncio.timeout(deadline_seconds):
-        while not await condition():
-            await asyncio.sleep(0.01)

@@ -1,15 +1,11 @@
-"""A system with links to the servers that can be frozen, and runs that leave a trace.
-
-The worker has one link, to the broker; the executor shares it if it says so, and has one to the database.
-"""
+"""A system whose first worker has a link to the broker that can be frozen, and runs that leave a trace."""
 
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from types import MappingProxyType
 
 from tests.e2e.ticking import COMMAND, Tick, ticks_in
 from tests.support.environment import Environment, running_environment
@@ -29,11 +25,10 @@ SHORT_LEASE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partitionable:
-    """The system, its first worker, and the links."""
+    """The system, its first worker, and the link."""
 
     env: Environment
     worker: Service
-    to_database: Proxy
     to_broker: Proxy
     file: Path
 
@@ -42,9 +37,9 @@ class Partitionable:
         """The system's history."""
         return self.env.history
 
-    async def start_worker(self, **settings: str) -> Service:
-        """Start one more worker, with direct links."""
-        return await self.env.system.start_worker(ACTIONS, **settings)
+    async def start_worker(self) -> Service:
+        """Start one more worker, with a direct link."""
+        return await self.env.system.start_worker(ACTIONS)
 
     async def start(self, kinds: Sequence[str] = KINDS, *, seconds: list[float]) -> list[int]:
         """Submit one execution of each kind, attempt n to run seconds[n - 1]; wait until all run."""
@@ -99,36 +94,18 @@ async def partitionable(
     amqp_url: str,
     folder: Path,
     *,
-    executor_too: bool = False,
     concurrency: int = 10,
-    worker_settings: Mapping[str, str] = MappingProxyType({}),
 ) -> AsyncIterator[Partitionable]:
-    """Run the system; `executor_too` puts the executor on the links."""
+    """Run the system."""
     async with (
-        proxy_to(database_url) as to_database,
         proxy_to(amqp_url) as to_broker,
-        running_environment(
-            database_url,
-            amqp_url,
-            workers=0,
-            settings=SHORT_LEASE,
-            executor_settings={
-                "TURNSTILE_DATABASE_URL": to_database.url,
-                "TURNSTILE_AMQP_URL": to_broker.url,
-            }
-            if executor_too
-            else {},
-        ) as env,
+        running_environment(database_url, amqp_url, workers=0, settings=SHORT_LEASE) as env,
     ):
         await env.put("tick.command", runner="command", entrypoint=COMMAND)
         worker = await env.system.start_worker(
             ACTIONS,
             TURNSTILE_AMQP_URL=to_broker.url,
             TURNSTILE_WORKER_CONCURRENCY=str(concurrency),
-            **worker_settings,
         )
-        yield Partitionable(
-            env=env, worker=worker, to_database=to_database, to_broker=to_broker, file=folder / "ticks"
-        )
-        to_database.thaw()
+        yield Partitionable(env=env, worker=worker, to_broker=to_broker, file=folder / "ticks")
         to_broker.thaw()

@@ -11,12 +11,12 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 import httpx
 
@@ -25,6 +25,7 @@ from tests.support.traffic import until
 from turnstile.localservers.services import Service as PlannedService
 from turnstile.stress.local.launcher import Deployment
 
+ServiceProcess: TypeAlias = asyncio.subprocess.Process | ForkedProcess
 _READY_SECONDS = 30.0
 _STOP_SECONDS = 45.0
 
@@ -47,7 +48,7 @@ class Service:
     """One executor or worker process."""
 
     name: str
-    process: asyncio.subprocess.Process | ForkedProcess
+    process: ServiceProcess
     log: Path
     http_url: str
 
@@ -175,26 +176,33 @@ class System:
         )
 
     async def _start(self, planned: PlannedService) -> Service:
-        with planned.log.open("wb") as output:
-            process = await self._process(planned, output.fileno())
+        process = await start_service(
+            planned.arguments, environment=planned.environment, folder=self.working_folder, log=planned.log
+        )
         return Service(name=planned.name, process=process, log=planned.log, http_url=planned.url)
 
-    async def _process(
-        self, planned: PlannedService, output: int
-    ) -> asyncio.subprocess.Process | ForkedProcess:
-        if sys.platform == "linux" and planned.arguments[0] in IMPORTED_BY:
-            return await fork_service(
-                planned.arguments, environment=planned.environment, folder=self.working_folder, log=output
-            )
+
+async def start_service(
+    arguments: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    folder: Path | None,
+    log: Path,
+    within: Sequence[str] = DIES_WITH_US,
+) -> ServiceProcess:
+    """Start a module of the product with these arguments; another command than the usual one may start it."""
+    with log.open("wb") as output:
+        if sys.platform == "linux" and arguments[0] in IMPORTED_BY and within is DIES_WITH_US:
+            return await fork_service(arguments, environment=environment, folder=folder, log=output.fileno())
         return await asyncio.create_subprocess_exec(
-            *DIES_WITH_US,
+            *within,
             sys.executable,
             "-m",
-            *planned.arguments,
+            *arguments,
             stdout=output,
             stderr=output,
-            env=planned.environment,
-            cwd=self.working_folder,
+            env=environment,
+            cwd=folder,
         )
 
 

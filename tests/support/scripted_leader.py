@@ -8,14 +8,15 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.support.processes import ServiceProcess, start_service
+from tests.support.service_template import DIES_WITH_US
 from tests.support.traffic import until
 from turnstile.common.broker.consumer import ConsumerConnection, Subscription
-from turnstile.common.broker.message import Publication
 from turnstile.common.broker.publisher import Publisher
 from turnstile.common.broker.topology import (
     EXECUTOR_COMPLETIONS,
@@ -29,9 +30,7 @@ from turnstile.common.envelopes import envelope
 from turnstile.common.report_wire import (
     EXECUTION_LOG,
     LogPiece,
-    ProgressReport,
     decode_log,
-    decode_progress,
 )
 from turnstile.common.worker_protocol import (
     AttemptEnded,
@@ -70,20 +69,14 @@ class ScriptedLeader:
     def __init__(self, amqp_url: str) -> None:
         self.publisher = Publisher(amqp_url, name="leader", declare=declare_executor)
         self.consumers = ConsumerConnection(amqp_url, name="leader")
-        self.epoch = 1
-        self.is_welcoming = self.is_answering = self.is_committing = True
-        self.stored: tuple[Mapping[str, Any], ...] = ()
-        self.is_draining = False
+        self.is_answering = True
         self.hellos: list[Hello] = []
         self.heartbeats: list[Heartbeat] = []
         self.reports: list[Report] = []
         """As they arrived, copies included."""
-        self.messages = 0
-        """AMQP messages with reports."""
         self.pieces: list[LogPiece] = []
-        self.progress: list[ProgressReport] = []
-        self.committed: dict[str, int] = {}
-        self._sent: dict[tuple[str, int, int], int] = {}
+        self._committed: dict[str, int] = {}
+        self._sent: dict[tuple[str, int], int] = {}
 
     @asynccontextmanager
     async def leading(self) -> AsyncIterator["ScriptedLeader"]:
@@ -114,32 +107,25 @@ class ScriptedLeader:
 
     async def _heartbeat(self, delivery: Any) -> None:
         if delivery.type == WORKER_HELLO:
-            hello = decode_hello(delivery.body)
-            self.hellos.append(hello)
-            if self.is_welcoming:
-                await self.send(Welcome(stored=self.stored))
+            self.hellos.append(decode_hello(delivery.body))
+            await self.send(Welcome(stored=()))
             return
         heartbeat = decode_heartbeat(delivery.body)
         self.heartbeats.append(heartbeat)
         if self.is_answering:
-            committed = self.committed.get(heartbeat.sender.worker_id, 0)
-            await self.send(
-                Heard(heartbeat=heartbeat.number, committed=committed, is_draining=self.is_draining)
-            )
+            committed = self._committed.get(heartbeat.sender.worker_id, 0)
+            await self.send(Heard(heartbeat=heartbeat.number, committed=committed, is_draining=False))
 
     async def _reports(self, delivery: Any) -> None:
-        self.messages += 1
         for report in decode_reports(delivery.body):
             self.reports.append(report)
             worker_id = report.sender.worker_id
-            if self.is_committing and report.number == self.committed.get(worker_id, 0) + 1:
-                self.committed[worker_id] = report.number
+            if report.number == self._committed.get(worker_id, 0) + 1:
+                self._committed[worker_id] = report.number
 
     async def _live(self, delivery: Any) -> None:
         if delivery.type == EXECUTION_LOG:
             self.pieces += decode_log(delivery.body)[1]
-        else:
-            self.progress += decode_progress(delivery.body)[1]
 
     # What it sends.
 
@@ -148,18 +134,15 @@ class ScriptedLeader:
         """The last one."""
         return self.hellos[-1]
 
-    async def send(self, *bodies: LeaderBody, epoch: int | None = None, skip: int = 0) -> list[Publication]:
-        """Send messages to the newest session, in one AMQP message."""
-        sender, epoch = self.hello.sender, self.epoch if epoch is None else epoch
-        key = (sender.worker_id, sender.session, epoch)
-        messages = []
-        for body in bodies:
-            self._sent[key] = self._sent.get(key, 0) + 1 + skip
-            messages.append(ToSession(epoch=epoch, number=self._sent[key], body=body))
-        return await self.publisher.publish(
+    async def send(self, body: LeaderBody) -> None:
+        """Send a message to the newest session."""
+        sender = self.hello.sender
+        key = (sender.worker_id, sender.session)
+        self._sent[key] = self._sent.get(key, 0) + 1
+        await self.publisher.publish(
             [
                 envelope(
-                    encode_to_session(messages),
+                    encode_to_session([ToSession(epoch=1, number=self._sent[key], body=body)]),
                     message_type=LEADER_MESSAGES,
                     exchange="",
                     routing_key=session_queue(sender.worker_id, sender.session),
@@ -233,12 +216,12 @@ def grant(execution_id: int) -> Grant:
 class WorkerOnCore:
     """A worker process."""
 
-    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
+    def __init__(self, process: ServiceProcess, log: Path) -> None:
         self.process = process
         self.log = log
 
     def signal(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
+        os.kill(self.process.pid, number)
 
     async def ended(self, seconds: float = 30.0) -> int:
         return await asyncio.wait_for(self.process.wait(), seconds)
@@ -249,7 +232,7 @@ class WorkerOnCore:
 
 @asynccontextmanager
 async def worker_process(
-    amqp_url: str, folder: Path, module: str, *, within: Sequence[str] = (), **settings: str
+    amqp_url: str, folder: Path, module: str, *, within: Sequence[str] = DIES_WITH_US, **settings: str
 ) -> AsyncIterator[WorkerOnCore]:
     """A worker that serves a module, until the end of the block; its log is printed if the block fails.
 
@@ -263,23 +246,16 @@ async def worker_process(
         "TURNSTILE_STOP_GRACE": "500ms",
         "TURNSTILE_LOG_FLUSH_INTERVAL": "100ms",
         "PYTHONPATH": f"{ROOT}/src{os.pathsep}{ROOT}",
-        "PYTHONWARNINGS": "error",
         **settings,
     }
     log = folder / "worker.log"
-    with log.open("wb") as output:
-        process = await asyncio.create_subprocess_exec(
-            *within,
-            sys.executable,
-            "-m",
-            "turnstile.worker.cli",
-            "serve",
-            "--actions",
-            module,
-            env=environment,
-            cwd=ROOT,
-            stderr=output,
-        )
+    process = await start_service(
+        ("turnstile.worker.cli", "serve", "--actions", module),
+        environment=environment,
+        folder=ROOT,
+        log=log,
+        within=within,
+    )
     worker = WorkerOnCore(process, log)
     try:
         yield worker

@@ -4,7 +4,7 @@ The leader's broker is in memory: a test plays the workers (`Served.worker`, `Se
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -79,7 +79,11 @@ class Served:
 
     async def until_offered(self, *execution_ids: int) -> None:
         """Wait until the worker has been offered all of these."""
-        await self.until(lambda: set(execution_ids) <= self.worker.offered.keys(), f"offers {execution_ids}")
+        await until(
+            lambda: set(execution_ids) <= self.worker.offered.keys(),
+            f"offers {execution_ids}",
+            deadline_seconds=10,
+        )
 
     async def until_status(self, execution_id: int, status: str) -> None:
         """Wait until the API shows this status."""
@@ -104,14 +108,6 @@ class Served:
             fields = {"error": ("Broken", "it broke")} | fields
         self.worker.end(execution_id, status, **fields)
         await self.until_status(execution_id, status)
-
-    async def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for something in this process."""
-
-        async def holds() -> bool:
-            return condition()
-
-        await until(holds, what, deadline_seconds=10)
 
 
 class FixedHealth:

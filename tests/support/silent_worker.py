@@ -6,31 +6,17 @@ because tests of command lines block theirs.
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import aiormq
 
-from turnstile.common.broker.topology import EXECUTOR, EXECUTOR_COMPLETIONS, EXECUTOR_HEARTBEATS
+from tests.support.inbox import ScriptedWorker
+from turnstile.common.broker.topology import EXECUTOR, session_queue
 from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.states import Status
-from turnstile.common.worker_protocol import (
-    AttemptEnded,
-    AttemptStarted,
-    CancelAttempt,
-    EndStatus,
-    Held,
-    Hello,
-    Offer,
-    Offers,
-    Recall,
-    Report,
-    ReportBody,
-    Sender,
-    ToSession,
-    Welcome,
-)
+from turnstile.common.worker_protocol import CancelAttempt, Hello, Offers, ToSession, Welcome
 from turnstile.common.worker_wire import (
     WORKER_HELLO,
     WORKER_REPORTS,
@@ -58,12 +44,9 @@ def silent_worker(amqp_url: str, name: str, pool: str) -> Iterator[None]:
 
 class _SilentWorker:
     def __init__(self, amqp_url: str, name: str, pool: str) -> None:
-        self._amqp_url, self._name, self._pool = amqp_url, name, pool
-        self._sender = Sender(worker_id=name, session=1, secret="of a test")
-        self._held: dict[int, Grant] = {}
-        self._expiring: set[asyncio.Task[None]] = set()
-        self._epoch, self._reports = 0, 0
-        self._channel: aiormq.abc.AbstractChannel
+        self._amqp_url, self._pool = amqp_url, pool
+        self._worker = ScriptedWorker(self._put, name, worker_id=name)
+        self._unsent = asyncio.Queue[tuple[str, Any]]()
         self._loop: asyncio.AbstractEventLoop
         self._stopping = asyncio.Event()
         self.has_joined = threading.Event()
@@ -75,72 +58,51 @@ class _SilentWorker:
         self._loop = asyncio.get_running_loop()
         connection = await aiormq.connect(self._amqp_url)
         try:
-            self._channel = await connection.channel()
-            queue = f"worker.{self._name}.{self._sender.session}"
-            await self._channel.queue_declare(queue, exclusive=True)
-            await self._channel.basic_consume(queue, self._take, no_ack=True)
-            hello = Hello(
-                sender=self._sender,
-                name=self._name,
-                pools=(self._pool,),
-                actions=None,
-                concurrency=1000,
-                lease_seconds=36000.0,
-                epoch_seen=0,
-            )
-            await self._publish(encode_heartbeat(hello), WORKER_HELLO, EXECUTOR_HEARTBEATS)
+            channel = await connection.channel()
+            sender = self._worker.sender
+            queue = session_queue(sender.worker_id, sender.session)
+            await channel.queue_declare(queue, exclusive=True)
+            await channel.basic_consume(queue, self._take, no_ack=True)
+            self._worker.hello(pools=(self._pool,), concurrency=1000, lease_seconds=36000.0)
+            sending = asyncio.create_task(self._send(channel), name="silent-worker-sends")
             await self._stopping.wait()
+            sending.cancel()
         finally:
-            for expiring in self._expiring:
-                expiring.cancel()
             await connection.close()
+
+    def _put(self, queue: str, body: Any) -> None:
+        self._unsent.put_nowait((queue, body))
+
+    async def _send(self, channel: aiormq.abc.AbstractChannel) -> None:
+        while True:
+            key, body = await self._unsent.get()
+            is_hello = isinstance(body, Hello)
+            encoded = encode_heartbeat(body) if is_hello else encode_reports([body])
+            kind = WORKER_HELLO if is_hello else WORKER_REPORTS
+            properties = aiormq.spec.Basic.Properties(message_type=kind, app_id="worker")
+            await channel.basic_publish(encoded, exchange=EXECUTOR, routing_key=key, properties=properties)
 
     async def _take(self, message: aiormq.abc.DeliveredMessage) -> None:
         for each in decode_to_session(message.body):
-            await self._answer(each)
+            self._worker.receive(each)
+            self._answer(each)
 
-    async def _answer(self, message: ToSession) -> None:
-        self._epoch = message.epoch
+    def _answer(self, message: ToSession) -> None:
         match message.body:
             case Welcome():
-                await self._report(Held(epoch=message.epoch, grants=tuple(self._held.items())))
                 self.has_joined.set()
             case Offers(offers=offers):
                 for offer in offers:
-                    self._held[offer.execution_id] = offer.grant
-                    if offer.expires_in_seconds is not None:
-                        expiring = asyncio.create_task(self._expire(offer, offer.expires_in_seconds))
-                        self._expiring.add(expiring)
-                        expiring.add_done_callback(self._expiring.discard)
-            case CancelAttempt() as cancel:
-                await self._end(
-                    cancel.execution_id, cancel.grant, Status.CANCELLED, ("Cancelled", cancel.reason)
-                )
-            case Recall():
-                # A leader gives nothing more before it knows what runs.
-                for execution_id, grant in self._held.items():
-                    await self._report(AttemptStarted(execution_id=execution_id, grant=grant, at=time.time()))
+                    if (seconds := offer.expires_in_seconds) is not None:
+                        error = ("Expired", "not started in time")
+                        end = (offer.execution_id, offer.grant, Status.EXPIRED, error)
+                        self._loop.call_later(max(seconds, 0), self._end, *end)
+            case CancelAttempt(execution_id=execution_id, grant=grant, reason=reason):
+                self._end(execution_id, grant, Status.CANCELLED, ("Cancelled", reason))
             case _:
                 pass
 
-    async def _expire(self, offer: Offer, after_seconds: float) -> None:
-        await asyncio.sleep(max(after_seconds, 0))
-        await self._end(offer.execution_id, offer.grant, Status.EXPIRED, ("Expired", "not started in time"))
-
-    async def _end(self, execution_id: int, grant: Grant, status: EndStatus, error: tuple[str, str]) -> None:
-        if self._held.get(execution_id) == grant:
-            del self._held[execution_id]
-            await self._report(
-                AttemptEnded(execution_id=execution_id, grant=grant, status=status, error=error)
-            )
-
-    async def _report(self, body: ReportBody) -> None:
-        self._reports += 1
-        report = Report(
-            sender=self._sender, number=self._reports, kept_from=1, epoch_seen=self._epoch, body=body
-        )
-        await self._publish(encode_reports([report]), WORKER_REPORTS, EXECUTOR_COMPLETIONS)
-
-    async def _publish(self, body: bytes, message_type: str, key: str) -> None:
-        properties = aiormq.spec.Basic.Properties(message_type=message_type, app_id="worker")
-        await self._channel.basic_publish(body, exchange=EXECUTOR, routing_key=key, properties=properties)
+    def _end(self, execution_id: int, grant: Grant, status: Status, error: tuple[str, str]) -> None:
+        offer = self._worker.offered.get(execution_id)
+        if offer is not None and offer.grant == grant:
+            self._worker.end(execution_id, status, error=error, started_at=None, completed_at=None)

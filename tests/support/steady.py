@@ -1,8 +1,7 @@
 """A client that submits in order while servers and services fail, and the checks of its requests.
 
 Half of the requests are for `record` (one at a time), half for `record.seven`. Each has a message id of its
-own and is published until the broker has confirmed it. With `waiting_max` the client pauses while more
-requests wait to be started: a slow machine would never start them as fast as they are submitted.
+own and is published until the broker has confirmed it.
 """
 
 import asyncio
@@ -32,9 +31,6 @@ class SteadyClient:
 
     folder: Path
     publisher: Publisher
-    waiting_max: int | None = None
-    """Bound on the requests that are not started; `submit_fast` ignores it."""
-    pause_seconds: float = _PAUSE_SECONDS
     confirmed: int = 0
     """Requests confirmed for each of the two actions."""
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
@@ -50,17 +46,6 @@ class SteadyClient:
         wanted = 2 * self.confirmed + 4
         await until(lambda: self.started >= wanted, f"work continues after {after}")
 
-    async def until_confirmed(self, count: int) -> None:
-        """Wait until so many more requests are confirmed."""
-        wanted = self.confirmed + count
-        await until(lambda: self.confirmed >= wanted, f"{count} more requests are confirmed")
-
-    async def submit_fast(self, count: int) -> None:
-        """Submit so many more without pauses, so that queues form."""
-        self.pause_seconds = 0
-        await self.until_confirmed(count)
-        self.pause_seconds = _PAUSE_SECONDS
-
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[int]:
         """Submit nothing for the length of the block; yields the number of requests so far."""
@@ -74,12 +59,7 @@ class SteadyClient:
                 numbers = range(self.confirmed, self.confirmed + _AT_ONCE)
                 await _confirmed(self.publisher, [self._request(ref, n) for n in numbers for ref in _LIMITS])
                 self.confirmed += _AT_ONCE
-            await asyncio.sleep(self.pause_seconds)
-            while self.pause_seconds and self._has_enough() and not self.stopped.is_set():
-                await asyncio.sleep(self.pause_seconds)
-
-    def _has_enough(self) -> bool:
-        return self.waiting_max is not None and 2 * self.confirmed - self.started > self.waiting_max
+            await asyncio.sleep(_PAUSE_SECONDS)
 
     async def all_ran_once_in_order(self, history: History) -> None:
         """Wait until all have ended: granted in order, run once, and never above the limit."""
@@ -102,12 +82,10 @@ class SteadyClient:
 
 
 @asynccontextmanager
-async def steady(
-    amqp_url: str, folder: Path, *, waiting_max: int | None = None
-) -> AsyncIterator[SteadyClient]:
+async def steady(amqp_url: str, folder: Path) -> AsyncIterator[SteadyClient]:
     """Submit for the length of the block; at its end all that was submitted is confirmed."""
     async with publishing(amqp_url) as publisher:
-        client = SteadyClient(folder=folder, publisher=publisher, waiting_max=waiting_max)
+        client = SteadyClient(folder=folder, publisher=publisher)
         task = asyncio.create_task(client.run(), name="steady-client")
         try:
             yield client

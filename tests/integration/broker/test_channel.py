@@ -1,7 +1,6 @@
 """The bulk channel on the internals of the client library: every answer of the broker reaches its message."""
 
 import asyncio
-from collections import Counter
 
 import pytest
 from pamqp.common import FieldTable
@@ -89,25 +88,3 @@ async def test_writing_while_the_broker_closes_a_channel_keeps_the_connection(am
                 await asyncio.sleep(0)
             channel.ack(5, [])
             assert await other.publish_all([message("q")]) == [CONFIRMED]
-
-
-async def test_a_connection_lost_within_a_batch_fails_the_batch(amqp_url: str) -> None:
-    async with linked(amqp_url) as (link, channel):
-        answers = channel.publish_all(numbered("q", 1000))
-        link.abort()
-        with pytest.raises(ChannelLost):
-            await answers
-        with pytest.raises(ChannelLost):
-            channel.publish_all([message("q")])
-
-
-async def test_deliveries_and_answers_on_one_channel_do_not_mix(amqp_url: str) -> None:
-    async with linked(amqp_url) as (link, _):
-        received: list[Delivery] = []
-        channel = await link.open_channel(confirms=True, on_delivery=received.append)
-        await channel.basic_consume("q", unused)
-        rounds = [[message("q", b"x" * 300), message("nowhere", b"y" * 300)] for _ in range(100)]
-        answers = await asyncio.gather(*[channel.publish_all(each) for each in rounds])
-        assert Counter(map(tuple, answers)) == {(CONFIRMED, RETURNED): 100}
-        await until(lambda: len(received) == 100)
-        assert {delivery.body for delivery in received} == {b"x" * 300}

@@ -21,8 +21,7 @@ from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 from pamqp.heartbeat import Heartbeat
 
-from tests.support.brokers import bodies, linked, message, publishing, unused
-from tests.support.proxy import proxy_to
+from tests.support.brokers import linked, message, publishing, unused
 from tests.support.traffic import until
 from turnstile.common.broker import reader
 from turnstile.common.broker.channel import BulkChannel
@@ -413,31 +412,6 @@ async def test_a_connection_that_carries_only_deliveries_is_not_taken_for_dead(
             await asyncio.sleep(0.1)
         await until(lambda: len(received) == 50)
         assert link.is_open
-
-
-async def test_a_connection_lost_within_a_delivery_delivers_it_again_as_a_whole(amqp_url: str) -> None:
-    body = bytes(20_000_000)
-    received: list[Delivery] = []
-    async with proxy_to(amqp_url) as proxy, linked(amqp_url) as (_, channel):
-        assert await channel.publish_all([message("q", b"before"), message("q", body)]) == [CONFIRMED] * 2
-
-        def cut_before(size_bytes: int) -> bool:
-            if size_bytes > len(body):
-                proxy.cut()
-            return True
-
-        async with linked(proxy.url) as (link, _):
-            consuming = await link.open_channel(on_delivery=received.append, keeps=cut_before)
-            await consuming.basic_consume("q", unused)
-            await asyncio.wait({link.gone}, timeout=20)
-            assert not link.is_open
-            assert bodies(received) == [b"before"]
-        async with linked(amqp_url) as (link, _):
-            consuming = await link.open_channel(on_delivery=received.append)
-            await consuming.basic_consume("q", unused)
-            await until(lambda: len(received) == 3)
-            assert bodies(received[1:]) == [b"before", body]
-            assert all(each.redelivered for each in received[1:])
 
 
 async def test_a_free_channel_number_serves_the_library_again(amqp_url: str) -> None:

@@ -12,7 +12,6 @@ from aiormq.exceptions import ProbableAuthenticationError
 
 from tests.support.broker_administration import close_connections
 from tests.support.brokers import message, running
-from tests.support.proxy import proxy_to
 from tests.support.traffic import in_background, until
 from turnstile.common.broker.connection import BrokerConnection, BrokerTimeouts, Link, _Closed
 from turnstile.common.broker.errors import BrokerUnavailable
@@ -264,17 +263,6 @@ async def test_a_full_disk_is_an_outage_until_the_refused_statement_succeeds(
     assert [record.getMessage() for record in caplog.records][1:] == ["database_disk_full_over"]
 
 
-async def test_a_full_disk_is_not_assumed_for_ever_because_of_a_statement_that_is_not_repeated(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("turnstile.common.database._DISK_FULL_SECONDS", 0.0)
-    with pytest.raises(Unavailable):
-        await database.fetch("DO $$BEGIN RAISE 'no' USING ERRCODE = 'disk_full'; END$$")
-    assert database.last_error is not None
-    assert await database.fetchval("SELECT 1") == 1
-    assert database.last_error is None
-
-
 async def test_one_cause_is_one_episode_in_the_log_however_its_text_changes(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -295,33 +283,6 @@ async def test_one_cause_is_one_episode_in_the_log_however_its_text_changes(
         await until(lambda: len(attempts) > 200, "two hundred attempts")
     errors = [record.__dict__["error"] for record in caplog.records]
     assert errors == [f"node {number} says no" for number in (0, 50, 100, 150)]
-
-
-async def test_a_broker_that_closes_each_connection_is_three_lines_in_the_log(
-    amqp_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "turnstile.common.broker")
-    served = 0
-    async with proxy_to(amqp_url) as proxy:
-        pauses = BrokerTimeouts(backoff_first_seconds=0.0, backoff_max_seconds=0.0)
-        connection = BrokerConnection(proxy.url, name="test", timeouts=pauses)
-
-        async def lose(link: Link) -> None:
-            nonlocal served
-            link.serving()
-            served += 1
-            proxy.cut()
-            await asyncio.wait({link.gone})
-
-        async with in_background(connection.run(lose)):
-            await until(lambda: served > 20, "twenty connections")
-    ours = _ours(caplog)
-    assert [record.getMessage() for record in ours] == [
-        "broker_connected",
-        "broker_unavailable",
-        "broker_unavailable_over",
-    ]
-    assert all(record.__dict__["connection"] == "test" for record in ours)
 
 
 async def _never_serve(_: Link) -> None:

@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tests.support.brokers import bare_channel, message, publishing, running
+from tests.support.brokers import message, publishing, running
 from tests.support.listener import Listener, listening
 from tests.support.traffic import until
 from turnstile.common.broker.message import Outgoing, Publication
 from turnstile.common.broker.publisher import Publisher
-from turnstile.common.broker.topology import EXECUTION_STATUS_CHANGED, EXECUTIONS, declare_executor
+from turnstile.common.broker.topology import EXECUTION_STATUS_CHANGED, declare_executor
 from turnstile.common.domain.states import Status
 from turnstile.executor.leader.ports import StatusChanged
 from turnstile.executor.leader.status_events import PROBE_SECONDS, StatusEvents
@@ -87,23 +87,6 @@ async def test_every_event_from_100_ms_after_a_binding_arrives_in_order(amqp_url
             received = ids_of(listener)
             assert received == sorted(received)
             assert received[received.index(first + 1) :] == list(range(first + 1, last + 1))
-
-
-async def test_a_listener_whose_queue_refuses_everything_changes_nothing(
-    amqp_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with events_to(amqp_url) as (events, publisher), bare_channel(amqp_url) as channel:
-        await channel.queue_declare(
-            "full", exclusive=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"}
-        )
-        await channel.queue_bind("full", EXECUTIONS, EXECUTION_STATUS_CHANGED)
-        async with listening(amqp_url, EXECUTION_STATUS_CHANGED) as listener:
-            for number in range(1, 51):
-                events.add([change(number)])
-            await listener.until(lambda: len(listener.received) == 50, "all events")
-            assert events.wanted
-            assert publisher.connected
-            assert [r for r in caplog.records if r.levelno >= logging.WARNING] == []
 
 
 async def test_a_returned_message_that_awaits_its_confirmation_is_no_returned_announcement(

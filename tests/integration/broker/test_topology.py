@@ -65,19 +65,3 @@ async def test_a_rejected_message_is_dead_lettered(amqp_url: str, queue_type: Qu
         assert {letter.headers["x-first-death-queue"] for letter in letters} == {"executor.requests"}
         assert await publisher.publish([message("any", b"ours", exchange="executions.dlx")]) == [CONFIRMED]
         assert bodies(await take(dead, 1)) == [b"ours"]
-
-
-async def test_requeued_requests_are_delivered_again_in_order_before_later_ones(amqp_url: str) -> None:
-    publisher = Publisher(amqp_url, name="pub", declare=topology.declare_executor)
-    consumer = ConsumerConnection(amqp_url, name="con")
-    requests = consumer.subscribe(topology.EXECUTOR_REQUESTS, prefetch=10, declare=topology.declare_executor)
-    async with running(publisher, consumer):
-        await publisher.publish(numbered("execution.requested", 30, exchange="executions"))
-        for _ in range(5):
-            requests.reject(await take(requests, 10), requeue=True)
-        seen: list[int] = []
-        while len(seen) < 30:
-            deliveries = await take(requests, 10)
-            seen += [int(body) for body in bodies(deliveries)]
-            requests.ack(deliveries)
-        assert seen == list(range(30))

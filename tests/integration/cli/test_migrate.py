@@ -14,8 +14,9 @@ from alembic.config import Config
 from sqlalchemy import Connection
 
 from tests.integration.cli.conftest import CommandLines, Ended
-from tests.support.ledger import session_on, until
+from tests.support.ledger import session_on
 from tests.support.service_template import fork_service
+from tests.support.traffic import until
 from turnstile import migrations
 from turnstile.common.database import Database
 from turnstile.common.exit_codes import ExitCode

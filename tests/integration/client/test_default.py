@@ -1,4 +1,7 @@
-"""The client of a process: made at the first submit, shared, closed at the end; and what an outage prints."""
+"""The client of a process: made at the first submit, shared, closed at the end; and what an outage prints.
+
+Each program needs a process: what it leaves or prints at its end is the rule.
+"""
 
 import json
 import logging

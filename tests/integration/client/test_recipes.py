@@ -1,4 +1,4 @@
-"""The programs of the documentation run, and what they send is a request."""
+"""The programs of the documentation run as they are printed, and what they send is a request."""
 
 import asyncio
 import json

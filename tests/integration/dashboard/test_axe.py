@@ -167,10 +167,6 @@ def dialogs(screens: Screens) -> list[tuple[str, tuple[str, ...], str]]:
     ]
 
 
-ELSEWHERE = ("Cannot submit", "Token required")
-"""Titles of dialogs that these screens do not open: there is no form, there is no token."""
-
-
 async def open_screen(page: Page, address: str) -> None:
     await page.evaluate("() => document.querySelector('h1')?.setAttribute('data-former', '')")
     await page.goto(address)
@@ -276,33 +272,6 @@ async def test_every_screen_is_listed() -> None:
     patterns = [screen.replace(r"\/", "/").replace("(?<", "(?P<") for screen in screens]
     paths = [address.removeprefix("/#").partition("?")[0] for address in addresses(LISTED)]
     assert [pattern for pattern in patterns if not any(re.match(pattern, path) for path in paths)] == []
-
-
-async def test_every_dialog_is_listed() -> None:
-    listed = [*(title for _, _, title in dialogs(LISTED)), *ELSEWHERE]
-    unlisted = []
-    for name, file in static_files().items():
-        script = file.content.decode(errors="replace")
-        if not re.search(r'import \{[^}]*\b(?:confirm|show)\b[^}]*\} from "\./dialog\.js"', script):
-            continue
-        titles = _titles(script)
-        assert titles, name
-        for title in titles:
-            pattern = ".+".join(re.escape(part) for part in re.split(r"\$\{[^}]*\}", title))
-            # Without words of its own it would match the title of any other.
-            assert re.search(r"[A-Za-z]{4}", pattern), (name, title)
-            if not any(re.fullmatch(pattern, each) for each in listed):
-                unlisted.append((name, title))
-    assert unlisted == []
-
-
-def _titles(script: str) -> list[str]:
-    """Return the titles of dialogs in a script, as they are written: text or a template."""
-    literal = r'`[^`]*`|"[^"]*"'
-    shown = re.findall(rf"\bshow(?:Dialog)?\(({literal})", script)
-    # On one line, before the next field.
-    asked = [re.split(r", (?:verb|value): ", rest)[0] for rest in re.findall(r"\btitle: (.*)", script)]
-    return [each[1:-1] for each in [*shown, *(one for rest in asked for one in re.findall(literal, rest))]]
 
 
 async def test_a_limit_is_changed_by_keyboard_alone_and_the_focus_returns(

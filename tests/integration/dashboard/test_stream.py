@@ -11,18 +11,6 @@ from tests.support.environment import Environment
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 
-async def test_an_invalid_parameter_is_refused_by_name(env: Environment) -> None:
-    for path, named in (
-        ("/events?execution_id=0", "execution_id"),
-        ("/queues?sort=size", "sort"),
-        ("/queues?cursor=x", "cursor"),
-        ("/queues?limit=0", "limit"),
-    ):
-        answer = await env.http.get(path)
-        assert answer.status_code == 422
-        assert named in answer.json()["detail"]
-
-
 async def test_an_executor_that_stops_ends_its_streams(env: Environment) -> None:
     other = await env.system.start_executor()
     async with httpx.AsyncClient(base_url=other.http_url, timeout=30) as http:

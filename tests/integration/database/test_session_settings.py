@@ -11,9 +11,10 @@ import asyncpg
 import pytest
 
 from tests.support.inbox import Installation, request
-from tests.support.ledger import session_on, until
+from tests.support.ledger import session_on
 from tests.support.pooler import pgbouncer
 from tests.support.served import serve
+from tests.support.traffic import until
 from turnstile.common.database import Database, DatabaseHosts
 from turnstile.common.database_session import SETTINGS, PoolerInBetween
 from turnstile.executor.inbox import NotDecidedYet

@@ -69,14 +69,10 @@ async def test_a_page_contains_a_bounded_number_of_bytes(
 
 INVALID = [
     ("limit=0", "invalid_message", "limit"),
-    ("status=done", "invalid_message", "status"),
     ("stauts=queued", "unknown_field", "stauts"),
-    ("created_after=yesterday", "invalid_message", "created_after"),
     ("created_after=0001-01-01T00:00:00%2B14:00", "invalid_message", "created_after"),
     ("action_ref=%00", "invalid_message", "action_ref"),
     ("metadata=tenant", "invalid_message", "metadata"),
-    ("worker_id=", "invalid_message", "worker_id"),
-    ("cursor=x", "invalid_message", "cursor"),
     ("cursor=YWN0aW9ucwphLmI", "invalid_message", "cursor"),
     ("cursor=ZXhlY3V0aW9ucwo5OTk5OTk5OTk5OTk5OTk5OTk5OTk5", "invalid_message", "cursor"),
 ]

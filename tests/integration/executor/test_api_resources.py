@@ -42,13 +42,8 @@ async def test_patch_keeps_the_other_fields_and_put_replaces_them(api: Served) -
 
 INVALID: list[tuple[dict[str, Any], str, str]] = [
     ({"capacity": -1}, "invalid_message", "capacity"),
-    ({"capacity": 1_000_001}, "invalid_message", "capacity"),
-    ({"rank": 0}, "invalid_message", "rank"),
     ({"order": "random"}, "invalid_message", "order"),
-    ({"rate": {"starts": 0, "per": "1s"}}, "invalid_message", "rate.starts"),
-    ({"rate": {"starts": 1, "per": 0}}, "invalid_message", "rate.per: 0s is not between 1ms and 1d"),
     ({"rate": {"starts": 1, "per": "2d"}}, "invalid_message", "rate.per: 2d is not between 1ms and 1d"),
-    ({"rate": {"start": 1}}, "unknown_field", "did you mean starts?; known are starts, per"),
     ({"capacty": 1}, "unknown_field", "did you mean capacity?; known are name, capacity"),
     ({"name": "other"}, "invalid_message", "name: "),
 ]
@@ -91,14 +86,6 @@ async def test_a_use_without_a_fitting_resource_is_refused_with_the_remedy(api: 
         status, code, detail = await refused(api, "PUT", ACTION, {"uses": uses})
         assert (status, code) == (422, "invalid_message")
         assert remedy in detail
-    for body, remedy in (
-        (
-            {"max_concurrent_total": 5},
-            "max_concurrent_total: an action without concurrency keys has one queue",
-        ),
-        ({"order": "fair"}, "order: fair is an order between the keys"),
-    ):
-        assert (await refused(api, "PUT", ACTION, body))[2].startswith(remedy)
 
 
 async def test_a_resource_in_use_is_not_deleted(api: Served) -> None:
@@ -116,7 +103,28 @@ async def test_a_resource_in_use_is_not_deleted(api: Served) -> None:
     ]  # fmt: skip
 
 
-# --- keys
+async def test_the_gates_of_an_execution_are_kept_from_the_first_to_the_end(api: Served) -> None:
+    api.join()
+    for rank, name in enumerate(("first", "then"), start=1):
+        assert (
+            await api.http.put(f"/api/v1/resources/{name}", json={"capacity": 1, "rank": rank})
+        ).is_success
+    await api.define("a.b", uses=["first", "then"])
+    await api.define("a.then", uses=["then"])
+    blocker = (await api.submit("a.then"))["id"]
+    await api.until_offered(blocker)
+    (one,) = await api.submit_many("a.b", 1)
+    steps = (await api.get(f"/executions/{one}"))["gates"]
+    assert [(step["gate"], step["units"], step["passed_at"] is None) for step in steps] == [
+        ("queue", 1, False), ("resource first", 1, False), ("resource then", 1, True)
+    ]  # fmt: skip
+    assert steps[1]["arrived_at"] == steps[0]["passed_at"]
+    await api.run(blocker)
+    await api.until_offered(one)
+    granted = (await api.get(f"/executions/{one}"))["gates"]
+    assert (granted[:2], granted[2]["passed_at"] is None) == (steps[:2], False)
+    await api.run(one)
+    assert (await api.get(f"/executions/{one}"))["gates"] == granted
 
 
 async def test_a_key_gets_its_own_limit_and_weight(api: Served) -> None:

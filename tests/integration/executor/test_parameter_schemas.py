@@ -5,6 +5,7 @@ from typing import Any
 
 from tests.support.inbox import ScriptedWorker
 from tests.support.served import Served
+from tests.support.traffic import until
 from turnstile.worker.parameters import schemas_of_function
 from turnstile.worker.schemas import ActionSchemas
 
@@ -34,7 +35,7 @@ async def register(
         for ref, each in (schemas or {}).items()
     ]
     worker.hello({"ref": "a"}, actions=("a",), about={"schemas": described})
-    await api.until(lambda: worker.worker_id in live(api), "a registered worker")
+    await until(lambda: worker.worker_id in live(api), "a registered worker")
     return worker
 
 
@@ -45,7 +46,7 @@ def live(api: Served) -> set[str]:
 
 async def leave(api: Served, worker: ScriptedWorker) -> None:
     worker.leave()
-    await api.until(lambda: worker.worker_id not in live(api), "a worker that has left")
+    await until(lambda: worker.worker_id not in live(api), "a worker that has left")
 
 
 async def verdict(api: Served, **parameters: object) -> str:

@@ -1,4 +1,7 @@
-"""A database that answers, and refuses: the executor says why, goes on, and heals when it is mended."""
+"""A database that answers, and refuses: the executor says why, goes on, and heals when it is mended.
+
+Whole services: none of their processes may end meanwhile.
+"""
 
 import secrets
 from collections.abc import AsyncIterator

@@ -13,7 +13,7 @@ from tests.support.inbox import (
     numbered,
     request,
 )
-from tests.support.ledger import until
+from tests.support.traffic import until
 from turnstile.common.domain.states import Status
 from turnstile.executor.inbox import NotDecidedYet
 
@@ -46,16 +46,6 @@ async def test_what_nobody_decides_in_time_is_kept_and_decided_later(installatio
     # It was decided before the action existed, and stays so.
     assert {each["code"] for each in answers} == {"unknown_action"}
     assert answers[0]["message"].startswith("action_ref: no action 'a'; start a worker that has it")
-
-
-async def test_fifty_submitters_of_one_key_get_one_execution(installation: Installation) -> None:
-    installation.lead()
-    await installation.define("action", "a")
-    keyed = request(idempotency_key="k", parameters={"n": 1})
-    answers = await asyncio.gather(*(installation.submit(keyed) for _ in range(50)))
-    assert len({answer["execution_id"] for (answer,) in answers}) == 1
-    assert sorted(answer["duplicate"] for (answer,) in answers) == [False] + 49 * [True]
-    assert await installation.fetch("SELECT count(*)::int FROM ledger.execution") == [(1,)]
 
 
 async def test_a_cancel_of_many_is_done_in_slices_and_others_go_between(installation: Installation) -> None:

@@ -12,67 +12,13 @@ from tests.support.inbox import (
     Installation,
     command_ids,
     numbered,
-    patch,
     request,
 )
-from tests.support.ledger import session_on, until
+from tests.support.ledger import session_on
+from tests.support.traffic import until
 from turnstile.common.domain.errors import Unavailable
 from turnstile.executor.leader.ports import OutcomeUnknown
 from turnstile.executor.leader.records import Turn
-
-
-async def test_a_leader_killed_before_its_commit_decides_nothing(
-    installation: Installation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    leader = installation.lead()
-    await installation.define("action", "a")
-    write = leader.ledger.write
-    killed = asyncio.Event()
-
-    async def die(turn: Turn) -> None:
-        if turn.admitted:
-            killed.set()
-            await asyncio.Event().wait()
-        await write(turn)
-
-    monkeypatch.setattr(leader.ledger, "write", die)
-    submitting = asyncio.create_task(installation.submit(*numbered(5)))
-    await killed.wait()
-    await leader.kill()
-    installation.lead("b")
-    answers = await submitting
-    assert [each["execution_id"] for each in answers] == sorted(each["execution_id"] for each in answers)
-    assert await installation.fetch("SELECT count(*)::int FROM ledger.execution") == [(5,)]
-
-
-async def test_a_leader_killed_after_its_commit_has_answered(
-    installation: Installation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    leader = installation.lead()
-    await installation.define("action", "a")
-    write = leader.ledger.write
-    written = asyncio.Event()
-
-    async def die(turn: Turn) -> None:
-        await write(turn)
-        if turn.definitions:
-            written.set()
-            await asyncio.Event().wait()
-
-    monkeypatch.setattr(leader.ledger, "write", die)
-    ids = command_ids(1)
-    changing = asyncio.create_task(
-        installation.inbox.decide([patch("action", "a", paused=True)], command_ids=ids)
-    )
-    await written.wait()
-    await leader.kill()
-    (answer,) = await changing
-    assert answer["is_changed"]
-    installation.lead("b")
-    # The client did not receive the answer: the repetition finds it, and changes nothing.
-    (again,) = await installation.inbox.decide([patch("action", "a", paused=True)], command_ids=ids)
-    assert again == answer
-    assert await installation.audit() == [("ann", "created", "action", "a"), ("ann", "paused", "action", "a")]
 
 
 async def test_a_turn_with_an_unknown_outcome_is_settled_and_answered_once(

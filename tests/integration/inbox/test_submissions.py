@@ -11,7 +11,8 @@ import asyncpg
 import pytest
 
 from tests.support.inbox import Installation, request
-from tests.support.ledger import session_on, until
+from tests.support.ledger import session_on
+from tests.support.traffic import until
 
 _OTHER_NAMES = """
 CREATE SCHEMA app;

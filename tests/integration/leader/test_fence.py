@@ -7,8 +7,9 @@ from typing import TypeVar
 
 import pytest
 
-from tests.support.ledger import Led, admitted, in_flight, ledger_on, session_on, until
+from tests.support.ledger import Led, admitted, in_flight, ledger_on, session_on
 from tests.support.pooler import pgbouncer
+from tests.support.traffic import until
 from turnstile.executor.leader.ledger import Ledger
 from turnstile.executor.leader.ports import Deposed, NewestTurn, OutcomeUnknown
 from turnstile.executor.leader.records import Turn

@@ -7,7 +7,8 @@ from uuid import UUID, uuid4
 import pytest
 from msgspec import structs
 
-from tests.support.ledger import Led, session_on, until
+from tests.support.ledger import Led, session_on
+from tests.support.traffic import until
 from turnstile.common.domain.errors import Code
 from turnstile.executor.leader.door import columns_of
 from turnstile.executor.leader.inbox_bound import InboxBound

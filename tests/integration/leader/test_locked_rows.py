@@ -6,7 +6,8 @@ import time
 import asyncpg
 import pytest
 
-from tests.support.ledger import Led, ended, ledger_on, session_on, until
+from tests.support.ledger import Led, ended, ledger_on, session_on
+from tests.support.traffic import until
 from turnstile.common.domain.states import Status
 from turnstile.executor.leader.ledger import Ledger
 from turnstile.executor.leader.ports import TurnRefused

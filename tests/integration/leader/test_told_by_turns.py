@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import structs
 
 from tests.support.inbox import Installation, RunningLeader, ScriptedWorker, delete, request
-from tests.support.ledger import until
+from tests.support.traffic import until
 from turnstile.common.domain.states import Status
 from turnstile.common.worker_protocol import Offer, Offers, ToSession
 from turnstile.common.worker_wire import decode_to_session, encode_to_session

@@ -7,7 +7,8 @@ from typing import TypeAlias
 import asyncpg
 import pytest
 
-from tests.support.ledger import Led, admitted, ended, session_on, until
+from tests.support.ledger import Led, admitted, ended, session_on
+from tests.support.traffic import until
 from turnstile.executor.leader.records import LogRow, ProgressRow
 from turnstile.executor.sql import statements
 

@@ -1,4 +1,4 @@
-"""One scenario on a real system: its recording is complete and consistent.
+"""One scenario on a real system, with workers that write traces: its recording is complete and consistent.
 
 Most tests share one system; each is a scenario of its own, as in a run: the same actions, another token.
 """

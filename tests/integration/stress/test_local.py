@@ -1,4 +1,7 @@
-"""The private installation: it serves, faults can be injected and are repaired, and nothing of it is left."""
+"""The private installation: it serves, faults can be injected and are repaired, and nothing of it is left.
+
+The installation starts servers and services of its own, which the faults end.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,7 +18,7 @@ from turnstile.stress.local.faults import LocalSystem
 from turnstile.stress.local.system import running_locally
 from turnstile.stress.scenario import FaultKind, PlannedFault
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.whole]
 
 _DEADLINE_SECONDS = 30.0
 

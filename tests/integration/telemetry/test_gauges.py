@@ -76,33 +76,6 @@ async def test_what_no_leader_answers_is_absent_and_counted(
     assert metrics.SCRAPE_FAILURES.values[()] == failures + 1
 
 
-async def test_turns_count_what_they_decide(api: Served) -> None:
-    before = await scraped(api)
-
-    def since(found: Samples, name: str, **labels: str) -> float:
-        return (value(found, name, **labels) or 0) - (value(before, name, **labels) or 0)
-
-    await api.define("counted", max_concurrent=1)
-    api.join()
-    repeated = [await api.submit("counted", idempotency_key="once") for _ in range(2)]
-    (first, second) = repeated[0]["id"], (await api.submit("counted"))["id"]
-    await api.run(first)
-    await api.run(second, status="failed")
-    found = await scraped(api)
-    of = {"action_ref": "counted"}
-    assert since(found, "turnstile_admitted_total", **of) == 2
-    assert since(found, "turnstile_duplicates_total", **of) == 1
-    assert since(found, "turnstile_granted_total", **of) == 2
-    assert since(found, "turnstile_grant_seconds_count", **of) == 2
-    assert since(found, "turnstile_executions_ended_total", **of, status="completed") == 1
-    assert since(found, "turnstile_executions_ended_total", **of, status="failed") == 1
-    assert since(found, "turnstile_attempts_ended_total", status="failed") == 1
-    assert since(found, "turnstile_hand_over_seconds_count") >= 1
-    assert since(found, "turnstile_turn_seconds_count") >= 4
-    assert since(found, "turnstile_turn_inputs_total", source="completions") >= 2
-    assert since(found, "turnstile_turn_inputs_total", source="inbox") >= 3
-
-
 def counts(process: str, granted: int, times: list[int], *, leads: bool = True) -> bytes:
     return msgspec.json.encode(
         Counts(

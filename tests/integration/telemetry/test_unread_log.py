@@ -1,4 +1,7 @@
-"""A log that is not read blocks no executor: it starts, answers and stops."""
+"""A log that is not read blocks no executor: it starts, answers and stops.
+
+It needs a process: what is not read is its output.
+"""
 
 import asyncio
 import os

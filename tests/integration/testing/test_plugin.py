@@ -1,4 +1,7 @@
-"""The pytest plugin in a project of its own: an installation that is empty before each test."""
+"""The pytest plugin in a project of its own: an installation that is empty before each test.
+
+It needs a process: the plugin is loaded by a pytest of that project.
+"""
 
 import os
 import subprocess
@@ -131,15 +134,6 @@ def test_nothing_is_left_of_earlier_tests(turnstile):
     assert turnstile.client.list().items == ()
 
 
-def test_a_retry_comes_after_an_hour(turnstile):
-    execution_id = turnstile.client.submit("shop.flaky").execution_id
-    until_delayed(turnstile, execution_id)
-    turnstile.advance("59m")
-    until_delayed(turnstile, execution_id)
-    turnstile.advance("1m")
-    assert turnstile.client.wait(execution_id, timeout=30).result == 2
-
-
 def test_a_delay_of_two_days_passes(turnstile):
     due = datetime.now(UTC) + timedelta(days=2)
     execution_id = turnstile.client.submit("shop.greet", {"name": "x"}, run_at=due).execution_id
@@ -186,27 +180,18 @@ def test_a_project_tests_its_actions_on_a_private_installation(
     (tmp_path / "test_shop.py").write_text(_TESTS)
     done = run_pytest(tmp_path, server_urls)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "10 passed" in done.stdout
+    assert "9 passed" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("modules", "remedy"),
-    [
-        ("", "turnstile_actions: not set; name the modules with your actions"),
-        ("shop.actions", "shop.actions: there is no module 'shop' in {folder}, nor on Python's path"),
-    ],
-    ids=["none", "unknown"],
-)
-def test_without_the_modules_of_the_worker_the_remedy_is_shown_and_no_traceback(
-    tmp_path: Path, modules: str, remedy: str
-) -> None:
-    (tmp_path / "pytest.ini").write_text(_CONFIGURATION.replace("shop.actions mail.actions", modules))
+def test_an_unknown_module_of_the_worker_is_named_and_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text(_CONFIGURATION.replace("shop.actions mail.actions", "shop.actions"))
     (tmp_path / "test_shop.py").write_text(_ONE_TEST)
     # Nothing listens there: the modules are checked before the servers are used.
     unused = {DATABASE_URL: "postgresql://127.0.0.1:9/x", AMQP_URL: "amqp://127.0.0.1:9/"}
     done = run_pytest(tmp_path, {**unused, MANAGEMENT_URL: "http://127.0.0.1:9"})
     assert done.returncode == 1, done.stdout + done.stderr
-    assert remedy.format(folder=tmp_path) in done.stdout
+    remedy = f"shop.actions: there is no module 'shop' in {tmp_path}, nor on Python's path"
+    assert remedy in done.stdout
     assert "plugin.py" not in done.stdout
 
 

@@ -1,13 +1,10 @@
 """Receivers that never respond and names that never resolve delay no other receiver (P9)."""
 
 import asyncio
-import socket
-import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
@@ -79,22 +76,6 @@ async def seconds_until_delivered(database: Database, *ids: int) -> float:
     return time.monotonic() - start
 
 
-@pytest.fixture
-def names_that_hang(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have the system's resolver answer for names that begin with `hangs` only at the end of the test."""
-    resolve, over = socket.getaddrinfo, threading.Event()
-
-    def getaddrinfo(host: Any, *arguments: Any, **options: Any) -> Any:
-        if str(host).startswith("hangs") and not options.get("flags"):
-            over.wait(120)
-            raise socket.gaierror(socket.EAI_AGAIN, "no answer")
-        return resolve(host, *arguments, **options)
-
-    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    yield
-    over.set()
-
-
 @pytest.mark.alone
 async def test_receivers_that_never_respond_delay_no_healthy_receiver(
     database: Database, database_url: str, receiver: Receiver
@@ -113,17 +94,3 @@ async def test_receivers_that_never_respond_delay_no_healthy_receiver(
     assert took < HEALTHY_SECONDS
     assert took_again < HEALTHY_SECONDS
     assert dead.posts > 0
-
-
-@pytest.mark.alone
-async def test_names_that_never_resolve_delay_no_healthy_receiver(
-    database: Database, database_url: str, receiver: Receiver, names_that_hang: None
-) -> None:
-    await dead_ends(database, "'http://hangs-' || n || '.example:80'")
-    healthy = await completed(database, receiver.url, 5)
-    healthy += await completed(database, f"http://localhost:{receiver.port}/hook", 5)
-    async with delivering(database_url, webhook_timeout=6.0):
-        took = await seconds_until_delivered(database, *healthy)
-        # The hanging deliveries need not end.
-        await database.fetch("UPDATE ledger.webhook SET due_at = now() + interval '1 d'")
-    assert took < HEALTHY_SECONDS

@@ -88,17 +88,6 @@ async def test_a_failed_delivery_is_repeated_with_the_same_event_and_each_post_i
     assert grown == {("pending",): 2, ("delivered",): 1, ("released",): 0, ("failed",): 1}
 
 
-async def test_two_replicas_post_each_end_once(
-    database: Database, database_url: str, receiver: Receiver
-) -> None:
-    ids = await completed(database, receiver.url, 60)
-    async with delivering(database_url, 2):
-        found = await ended(database, 60)
-    assert sorted(from_json(got.body)["execution_id"] for got in receiver.received) == ids
-    assert {row["attempts"] for row in found.values()} == {1}
-    assert receiver.peak_requests <= 8
-
-
 async def test_a_delivery_of_a_deleted_execution_fails(
     database: Database, database_url: str, receiver: Receiver
 ) -> None:

@@ -1,4 +1,7 @@
-"""An outage of the broker alone, longer than a lease, with real executors and workers (P16)."""
+"""An outage of the broker alone, longer than a lease, with real executors and workers (P16).
+
+Whole services: the worker asks an executor over HTTP while both are without the broker.
+"""
 
 import asyncio
 import re
@@ -10,7 +13,8 @@ from tests.support.environment import Environment, running_environment
 from tests.support.traffic import until
 from turnstile.localservers import RabbitServer
 
-LEASE_SECONDS = 15.0
+LEASE_SECONDS = 10.0
+"""Twice what the leader needs to give up a broker that is frozen."""
 SETTINGS = {"TURNSTILE_LEASE_DURATION": f"{LEASE_SECONDS:g}s", "TURNSTILE_HEARTBEAT_INTERVAL": "1s"}
 TOKENS = "worker:read:asks-for-its-runs,test:operate:submits-and-cancels"
 

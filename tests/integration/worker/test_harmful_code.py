@@ -1,4 +1,7 @@
-"""Whatever code of an action does to its process, its execution ends and the next one is whole."""
+"""Whatever code of an action does to its process, its execution ends and the next one is whole.
+
+Each test needs a process, because the code would do the same to that of the tests.
+"""
 
 import json
 import signal

@@ -157,6 +157,15 @@ def test_an_early_cancel_whose_execution_does_not_come_is_a_dead_letter() -> Non
     assert [each["request"] for each in (letter, *later.answers())] == [cancel, cancel]
 
 
+def test_a_refusal_by_a_full_queue_is_an_answer_and_a_dead_letter_only_without_an_address() -> None:
+    world = World()
+    decide(world.state, [DefineAction(action=Action(ref="a", max_concurrent=0, max_queued=0))], 0.0)
+    world.turn(message(request(), "m1"), Source(request=request("2"), delivery_key=uuid5(SPACE, "m2")))
+    answer, letter = world.answers()
+    assert answer["code"] is letter["x-error-code"] is Code.QUEUE_FULL
+    assert letter["request"].parameters == b"2"
+
+
 def test_a_cancel_of_an_ended_execution_is_refused() -> None:
     world = World()
     world.turn(message(request(idempotency_key="k"), "m"))

@@ -8,8 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from tests.integration.dashboard.test_state import NOW, queue, snapshot
 from tests.support.ledger import Led, admitted, ended, session_on
+from tests.unit.dashboard.test_state import NOW, queue, snapshot
 from turnstile.common.database import Database
 from turnstile.common.domain.states import Status
 from turnstile.executor.dashboard.failures import (
