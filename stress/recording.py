@@ -57,6 +57,14 @@ class Outcome(IntEnum):
     """The worker was shut down gracefully."""
 
 
+NOT_ENDED: Final[Mapping[str, Outcome]] = {
+    "retried": Outcome.RETRIED,
+    "reclaimed": Outcome.RECLAIMED,
+    "returned": Outcome.RETURNED,
+}
+"""As the installation names the end of an attempt that did not end its execution."""
+
+
 class RunEnd(IntEnum):
     """The end of a physical run."""
 
@@ -266,8 +274,6 @@ class Recording:
     """How many executions the live workers run at once, as read at the end; 0: not known."""
     idle_allowed_seconds: float = 2.0
     """The tick of the installation's watchdog, with a margin."""
-    tick_seconds: float = 2.0
-    """That tick, or more."""
     collapses: tuple[str, ...] = ()
     """Services that ended by themselves, one sentence each; only of a private installation."""
     gates: GateRecords | None = None

@@ -5,8 +5,8 @@ are a second witness of the units. Out: one finding for each rule.
 """
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from turnstile.stress.check.columns import Ruling, Violation, ruling
 from turnstile.stress.check.definitions import Definitions, pauses, recorded_history
@@ -15,41 +15,25 @@ from turnstile.stress.check.passages import (
     RATE,
     Broken,
     GateHistory,
-    Guarantee,
     Passer,
     Stay,
     capacity_of,
     check_passages,
 )
-from turnstile.stress.check.pools import check_pool
 from turnstile.stress.check.timelines import counted_runs
 from turnstile.stress.check.verdict import Finding, Rule, findings_of
 from turnstile.stress.recording import NONE, GateRecords, Recording
 from turnstile.stress.trace import POOL, action_ref
 
-GATE_RULES: Final[Mapping[Guarantee, Rule]] = {
-    Guarantee.UNITS: Rule.UNITS_HELD,
-    Guarantee.ORDER: Rule.PASSED_IN_ORDER,
-    Guarantee.RATE: Rule.RATE_KEPT,
-    Guarantee.FAIRNESS: Rule.SHARED_FAIRLY,
-}
-
 
 def gates_kept(recording: Recording, time_text: Callable[[int], str]) -> list[Finding]:
-    """Replay the gates of a scenario, and the turns of plain actions at their pool."""
-    results = [check_pool(recording)]
-    if recording.gates is not None:
-        results.insert(0, check_passages(gate_history(recording, recording.gates)))
+    """Replay the gates of a scenario."""
+    if recording.gates is None:
+        return []
+    replayed = check_passages(gate_history(recording, recording.gates))
     return findings_of(
-        {
-            rule: sum(result.checked.get(guarantee, 0) for result in results)
-            for guarantee, rule in GATE_RULES.items()
-        },
-        (
-            (GATE_RULES[each.rule], _sentence(each, time_text(each.at)))
-            for result in results
-            for each in result.broken
-        ),
+        replayed.checked,
+        ((each.rule, _sentence(each, time_text(each.at))) for each in replayed.broken),
     )
 
 

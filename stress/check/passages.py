@@ -17,7 +17,6 @@ import heapq
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import groupby
 from typing import Final, NamedTuple, TypeAlias
 
@@ -33,8 +32,10 @@ from turnstile.stress.check.definitions import (
     uses_of,
     weight_of,
 )
+from turnstile.stress.check.verdict import Rule
 from turnstile.stress.recording import NEVER
 
+GATE_RULES: Final = (Rule.UNITS_HELD, Rule.PASSED_IN_ORDER, Rule.RATE_KEPT, Rule.SHARED_FAIRLY)
 TAG_SCALE: Final = 720_720
 """All weights divide it."""
 _ROUNDING_NS: Final = 1_000
@@ -42,15 +43,6 @@ QUEUE: Final = "queue"
 TOTAL: Final = "total"
 RATE: Final = "rate"
 _RESOURCE: Final = "resource "
-
-
-class Guarantee(StrEnum):
-    """The rules of gates."""
-
-    UNITS = "P11"
-    ORDER = "P12"
-    RATE = "P13"
-    FAIRNESS = "P14"
 
 
 class Stay(NamedTuple):
@@ -113,7 +105,7 @@ class GateId(NamedTuple):
 class Broken(NamedTuple):
     """A violation."""
 
-    rule: Guarantee
+    rule: Rule
     gate: str
     at: int
     what: str
@@ -166,14 +158,14 @@ class PassageCheck:
     """The result of a replay."""
 
     broken: Sequence[Broken]
-    checked: Mapping[Guarantee, int]
+    checked: Mapping[Rule, int]
     """Passages (P11), those while others wait (P12), starts (P13), comparisons of two flows (P14)."""
 
 
 def check_passages(history: GateHistory) -> PassageCheck:
     """Return everything that breaks a guarantee of gates, and how much was checked."""
     gates = history.gates()
-    checked: Counter[Guarantee] = Counter(dict.fromkeys(Guarantee, 0))
+    checked: Counter[Rule] = Counter(dict.fromkeys(GATE_RULES, 0))
     broken = [
         *(found for gate, passages in gates.items() for found in _units(history, gate, passages, checked)),
         *(found for gate, passages in gates.items() for found in _order(history, gate, passages, checked)),
@@ -183,7 +175,7 @@ def check_passages(history: GateHistory) -> PassageCheck:
     return PassageCheck(broken=broken, checked=checked)
 
 
-_Checked: TypeAlias = "Counter[Guarantee]"
+_Checked: TypeAlias = "Counter[Rule]"
 
 
 def _decisions(passages: Iterable[Passage]) -> Iterator[tuple[int, list[Passage]]]:
@@ -212,12 +204,12 @@ def _units(
     own, held = history.own(gate), 0
     ends: list[tuple[int, int]] = []
     for at, together in _decisions(passages):
-        checked[Guarantee.UNITS] += len(together)
+        checked[Rule.UNITS_HELD] += len(together)
         for passer, stay in together:
             expected = _expected_units(history, gate, passer, at)
             if stay.units not in expected:
                 what = f"it acquired {stay.units} units, its action takes {sorted(expected)}"
-                yield Broken(Guarantee.UNITS, str(gate), at, what, passer.execution_id)
+                yield Broken(Rule.UNITS_HELD, str(gate), at, what, passer.execution_id)
             held += stay.units
             heapq.heappush(ends, (passer.completed_at, stay.units))
         while ends and ends[0][0] <= at:
@@ -226,7 +218,7 @@ def _units(
         highest = max((each for each in capacities if each is not None), default=0)
         if None not in capacities and held > highest:
             what = f"{held} units were held after it passed, the capacity was {highest}"
-            yield Broken(Guarantee.UNITS, str(gate), at, what, together[-1][0].execution_id)
+            yield Broken(Rule.UNITS_HELD, str(gate), at, what, together[-1][0].execution_id)
 
 
 def _expected_units(history: GateHistory, gate: GateId, passer: Passer, at: int) -> set[int]:
@@ -266,14 +258,14 @@ def _order(
                 del waiting[queue_key]
         may_be_fair = any(map(is_fair, history.definitions.around(own, at))) and gate.gate != RATE
         if heads:
-            checked[Guarantee.ORDER] += len(together)
+            checked[Rule.PASSED_IN_ORDER] += len(together)
         for passer, _ in together:
             for head in heads:
                 if _precedes(gate, head, passer, may_be_fair) and not _may_be_closed(history, head, at):
                     what = (
                         f"execution {passer.execution_id} passed while execution {head.execution_id} waited"
                     )
-                    yield Broken(Guarantee.ORDER, str(gate), at, what, passer.execution_id)
+                    yield Broken(Rule.PASSED_IN_ORDER, str(gate), at, what, passer.execution_id)
 
 
 def _waits_throughout(history: GateHistory, gate: GateId, passer: Passer, stay: Stay) -> bool:
@@ -333,11 +325,11 @@ def _rates(history: GateHistory, checked: _Checked) -> Iterator[Broken]:
         )
         for since, until, rate in rate_periods(own, definitions.settling_ns, NEVER):
             within = [grant for grant in grants if since <= grant[0] < until]
-            checked[Guarantee.RATE] += len(within)
+            checked[Rule.RATE_KEPT] += len(within)
             for (first, _), (last, execution_id) in zip(within, within[rate.starts :], strict=False):
                 if last - first < rate.per_ns - _ROUNDING_NS:
                     what = f"start {rate.starts + 1} was {last - first} ns after the first, not {rate.per_ns}"
-                    yield Broken(Guarantee.RATE, f"{RATE} {owner}", last, what, execution_id)
+                    yield Broken(Rule.RATE_KEPT, f"{RATE} {owner}", last, what, execution_id)
 
 
 def _grants(passer: Passer) -> Iterator[int]:
@@ -376,7 +368,7 @@ def _fairness(
         own = [each for each in passages if each[0].priority == priority]
         fair = _FairGate(history, gate, own, unknown, changed_at)
         yield from fair.violations()
-        checked[Guarantee.FAIRNESS] += fair.shares.compared
+        checked[Rule.SHARED_FAIRLY] += fair.shares.compared
 
 
 def _unknown_periods(history: GateHistory, gate: GateId) -> Mapping[str, list[tuple[int, int]]]:
@@ -493,7 +485,7 @@ class _FairGate:
                 if _flow(self._gate, passer) in known:
                     gains[_flow(self._gate, passer)] += self._cost(passer, stay, at)
             for what in self.shares.gain(gains, known):
-                yield Broken(Guarantee.FAIRNESS, str(self._gate), at, what)
+                yield Broken(Rule.SHARED_FAIRLY, str(self._gate), at, what)
             before = at
 
     def _known(self, waiting: Iterable[str], before: int, at: int) -> set[str]:

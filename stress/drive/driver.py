@@ -31,8 +31,6 @@ _LAST_TRACES_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.1
 _TICK_MARGIN_SECONDS: Final = 4.0
 """A busy machine commits late: many queues are locked while many requests are admitted."""
-_LATE_SECONDS: Final = 1.0
-"""How late a tick may be."""
 _CLOCK_ERROR_NS: Final = 50_000_000
 """The possible difference between clocks of several hosts with NTP."""
 _DURATION_US_MAX: Final = np.iinfo(np.int32).max
@@ -123,7 +121,6 @@ class _Drive:
             clock_error_ns=0 if all_on_this_host(history.remote_runs) else _CLOCK_ERROR_NS,
             worker_capacity=await self._worker_capacity(),
             idle_allowed_seconds=watchdog_seconds + _TICK_MARGIN_SECONDS,
-            tick_seconds=watchdog_seconds + _LATE_SECONDS,
         )
         await self._gates.remove(plain_fields(self._scenario))
         return recording

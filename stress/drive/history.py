@@ -10,17 +10,22 @@ from turnstile.common.domain.states import TERMINAL, Status
 from turnstile.stress.drive.pacing import instant
 from turnstile.stress.drive.traces import RemoteRun, remote_run
 from turnstile.stress.installation import Api, Json
-from turnstile.stress.recording import ATTEMPT, EXECUTION, NEVER, NONE, STAY, Outcome, Table, status_code
+from turnstile.stress.recording import (
+    ATTEMPT,
+    EXECUTION,
+    NEVER,
+    NONE,
+    NOT_ENDED,
+    STAY,
+    Outcome,
+    Table,
+    status_code,
+)
 from turnstile.stress.scenario import Load
 from turnstile.stress.trace import POOL, action_ref
 
 _CODES: Final = {str(status): status_code(status) for status in Status}
 _ENDED_BY_ITS_ONLY_ATTEMPT: Final = frozenset({Status.COMPLETED, Status.FAILED})
-_OUTCOMES: Final = {
-    "retried": Outcome.RETRIED,
-    "reclaimed": Outcome.RECLAIMED,
-    "returned": Outcome.RETURNED,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +115,7 @@ class _Reading:
         known = {each["attempt"] for each in item["attempts"]}
         for each in item["attempts"]:
             ended_at = instant(each["ended_at"])
-            outcome = Outcome.OPEN if ended_at == NEVER else _OUTCOMES.get(each["outcome"], Outcome.ENDED)
+            outcome = Outcome.OPEN if ended_at == NEVER else NOT_ENDED.get(each["outcome"], Outcome.ENDED)
             times = waiting_since, instant(each["granted_at"]), instant(each["started_at"]), ended_at
             rows.append(
                 (item["id"], each["attempt"], queue, *times, outcome, self._worker(each["worker_id"]))

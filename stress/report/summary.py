@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from turnstile.stress.check.gate_rules import GATE_RULES
+from turnstile.stress.check.passages import GATE_RULES
 from turnstile.stress.metrics import Recovery
 from turnstile.stress.recording import Recording
 from turnstile.stress.report.run_report import RunReport, ScenarioReport
@@ -85,7 +85,7 @@ def _limit(recording: Recording) -> str:
 
 def _gates(reports: Sequence[ScenarioReport]) -> Iterator[tuple[str, ...]]:
     """Yield how often each rule of gates was checked and broken in all scenarios."""
-    for rule in GATE_RULES.values():
+    for rule in GATE_RULES:
         found = [each for report in reports for each in report.verdict.findings if each.rule is rule]
         if checked := sum(each.checked for each in found):
             yield rule.value, f"{checked:,}", f"{sum(each.broken for each in found):,}"

@@ -2,20 +2,19 @@
 
 In: calls from inside the actions, in the worker, in its children, in commands; the environment variable
 `RUN_LOG` names the file. Out: `Run`s; of a run that was killed the stop is unknown, or the last line. A line
-is written without a lock, which a paused process could hold. Imports little, since every command loads it.
+is written without a lock, which a paused process could hold. As a command it runs for the `seconds` of its
+parameters and prints the execution's id. Imports little, since every command loads it.
 """
 
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
-
-if TYPE_CHECKING:
-    from turnstile.worker import Context
+from typing import Any, Final, Literal
 
 RUN_LOG_VARIABLE: Final = "RUN_LOG"
 RUN_LOG: Final = "runs.jsonl"
@@ -62,12 +61,6 @@ async def log_while_running(execution_id: int, attempt: int, seconds: float) -> 
         log_run("stop", execution_id, attempt)
 
 
-async def logged_run(context: "Context", seconds: float) -> int:
-    """Run for this time in the event loop; return the execution."""
-    await log_while_running(context.execution_id, context.attempt, seconds)
-    return context.execution_id
-
-
 def log_while_blocking(execution_id: int, attempt: int, seconds: float) -> None:
     """Run for this time in a process of its own."""
     log_run("start", execution_id, attempt)
@@ -110,3 +103,13 @@ def _runs(text: str) -> Iterator[Run]:
             started_ns=line["at_ns"],
             stopped_ns=stops.get(key),
         )
+
+
+def _main() -> None:
+    execution_id, attempt = (int(os.environ[f"TURNSTILE_{name}"]) for name in ("EXECUTION_ID", "ATTEMPT"))
+    log_while_blocking(execution_id, attempt, json.load(sys.stdin)["seconds"])
+    sys.stdout.write(json.dumps(execution_id))
+
+
+if __name__ == "__main__":
+    _main()

@@ -41,11 +41,11 @@ def _is_wrong(name: str, trial: Trial) -> bool:
         wrong = trial()
     except Exception:  # noqa: BLE001  a trial that could not be run is a failure, and the others still run
         wrong = [traceback.format_exc()]
-    show(name, began, wrong)
+    _show(name, began, wrong)
     return bool(wrong)
 
 
-def show(name: str, began: float, wrong: Sequence[str]) -> None:
+def _show(name: str, began: float, wrong: Sequence[str]) -> None:
     """Print a trial that began at this instant of `time.monotonic`, and what is wrong."""
     print(f"{'WRONG' if wrong else 'ok':5} {time.monotonic() - began:6.1f} s  {name}", flush=True)
     for each in wrong:

@@ -1,5 +1,8 @@
-"""The size of a large test: reduced in `make test`, whole in `make scenarios`."""
+"""The size of a large test: reduced in `make test`, whole in `make whole` and `make scenarios`."""
 
+import time
+from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import pytest
@@ -10,3 +13,12 @@ def sizes(name: str, *, short: Any, whole: Any) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         name, [pytest.param(short, id="short"), pytest.param(whole, id="whole", marks=pytest.mark.whole)]
     )
+
+
+def within(seconds: float) -> Iterator[int]:
+    """Yield seeds from 0 on for so much time of this process's processor: a busy machine changes nothing."""
+    until = time.process_time() + seconds
+    for seed in count():
+        yield seed
+        if time.process_time() > until:
+            return

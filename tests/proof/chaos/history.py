@@ -41,6 +41,7 @@ from turnstile.stress.recording import (
     EXECUTION,
     NEVER,
     NONE,
+    NOT_ENDED,
     ORDER,
     RUN,
     Answer,
@@ -56,11 +57,6 @@ _CLOCK_SLACK_NS: Final = 50_000_000
 """Two clocks of one machine, one of which is being adjusted."""
 _SETTLING_NS: Final = 20_000_000
 """A change and the grants of its turn have one instant; this is for the rounding of instants."""
-_OUTCOMES: Final = {
-    "retried": Outcome.RETRIED,
-    "reclaimed": Outcome.RECLAIMED,
-    "returned": Outcome.RETURNED,
-}
 _EXECUTIONS: Final = """
 SELECT e.id, e.action_ref, nullif(e.key, '') AS key, e.priority, e.metadata ->> 'tag' AS tag,
        e.status::text AS status, e.attempt, e.created_at, e.queued_at, e.scheduled_at, e.started_at,
@@ -341,7 +337,7 @@ def _attempts(seen: Witnessed, pauses: Sequence[tuple[int, int]]) -> Iterator[tu
     for row in seen.ended_attempts:
         execution = known[row["execution_id"]]
         over.add((row["execution_id"], row["attempt"]))
-        outcome = _OUTCOMES.get(row["outcome"], Outcome.ENDED)
+        outcome = NOT_ENDED.get(row["outcome"], Outcome.ENDED)
         until = nanoseconds(row["ended_at"])
         yield attempt(row, execution, until, outcome)
         waiting_since[row["execution_id"]] = None if outcome is Outcome.RETRIED else until

@@ -100,7 +100,7 @@ def judged(seen: Witnessed, bounds: Bounds) -> tuple[list[str], Statistics]:
         workers_lost=len(seen.lost),
         completions_published=len(seen.published),
         worst_idle_seconds=worst_idle_ns / 1e9,
-        passages={str(rule): count for rule, count in gates.checked.items()},
+        passages={rule.name.lower(): count for rule, count in gates.checked.items()},
     )
     return broken, statistics
 

@@ -11,9 +11,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 from uuid import UUID
 
-from tests.proof.chaos.gates import Change, Gates, numbers_of_gates
-
+Fields = Mapping[str, Any]
 Way = Literal["amqp", "http"]
+
+
+def is_action(path: str) -> bool:
+    """Return whether a path below the API is that of an action, which a PATCH changes."""
+    return path.startswith("actions/") and "/keys/" not in path
+
+
 SUBMITTERS: Final[Mapping[str, Way]] = {
     "amqp-1": "amqp",
     "amqp-2": "amqp",
@@ -34,69 +40,59 @@ _PER_SECOND: Final = {
     "chaos.shared": 2.5,
     "chaos.mail": 2.0,
 }
-GATES: Final = Gates(
-    resources={
-        "cad": {"capacity": 4, "rank": 1, "order": "fair"},
-        "partner": {"capacity": 3, "rank": 2, "rate": {"starts": 12, "per": 1}},
+GATES: Final[Mapping[str, Fields]] = {
+    "resources/cad": {"capacity": 4, "rank": 1, "order": "fair"},
+    "resources/partner": {"capacity": 3, "rank": 2, "rate": {"starts": 12, "per": 1}},
+    "actions/chaos.heavy": {"max_concurrent": 2, "uses": [{"resource": "cad", "units": 3}]},
+    "actions/chaos.light": {
+        "max_concurrent": None,
+        "uses": [{"resource": "cad", "units": 1, "weight": 2}, "partner"],
     },
-    actions={
-        "chaos.heavy": {"max_concurrent": 2, "uses": [{"resource": "cad", "units": 3}]},
-        "chaos.light": {
-            "max_concurrent": None,
-            "uses": [{"resource": "cad", "units": 1, "weight": 2}, "partner"],
-        },
-        "chaos.shared": {
-            "max_concurrent": 2,
-            "max_concurrent_total": 3,
-            "order": "fair",
-            "submitter_keys": True,
-            "uses": ["partner"],
-        },
-        "chaos.mail": {"max_concurrent": None, "rate": {"starts": 6, "per": 1}},
+    "actions/chaos.shared": {
+        "max_concurrent": 2,
+        "max_concurrent_total": 3,
+        "order": "fair",
+        "submitter_keys": True,
+        "uses": ["partner"],
     },
-    keys={
-        "chaos.shared/keys/1": {"weight": 3},
-        "chaos.shared/keys/2": {"max_concurrent": 1},
-    },
-    changes={
-        # A request of an action that takes more units than the capacity would be refused.
-        "resources/cad": (
-            {"capacity": 3},
-            {"capacity": 6},
-            {"capacity": 4},
-            {"paused": True},
-        ),
-        "resources/partner": (
-            {"capacity": 1},
-            {"capacity": 5},
-            {"capacity": 3},
-            {"rate": {"starts": 5, "per": 1}},
-            {"rate": {"starts": 12, "per": 1}},
-            {"paused": True},
-        ),
-        "actions/chaos.shared": (
-            {"max_concurrent_total": 2},
-            {"max_concurrent_total": 5},
-            {"max_concurrent_total": 3},
-            {"max_concurrent": 3},
-            {"paused": True},
-        ),
-        "actions/chaos.shared/keys/2": ({"max_concurrent": 2, "weight": 2}, {"max_concurrent": 1}),
-        "actions/chaos.mail": ({"rate": {"starts": 3, "per": 1}}, {"rate": {"starts": 6, "per": 1}}),
-        "actions/chaos.heavy": (
-            {"uses": [{"resource": "cad", "units": 1}]},
-            {"uses": [{"resource": "cad", "units": 2}]},
-        ),
-        "pools/default": (
-            {"weights": {"chaos.crowd": 1, "chaos.free": 5, "chaos.light": 3}},
-            {"weights": {"chaos.crowd": 4, "chaos.free": 1, "chaos.mail": 2}},
-            {"paused": True},
-            {"paused": True},
-        ),
-    },
-    pools={"default": {"weights": {}}},
-)
-"""Their capacities are about twice what the load needs."""
+    "actions/chaos.mail": {"max_concurrent": None, "rate": {"starts": 6, "per": 1}},
+    "actions/chaos.shared/keys/1": {"weight": 3},
+    "actions/chaos.shared/keys/2": {"max_concurrent": 1},
+    "pools/default": {"weights": {}},
+}
+"""The gates of a load, by path. Their capacities are about twice what the load needs."""
+CHANGED: Final[Mapping[str, tuple[Fields, ...]]] = {
+    # A request of an action that takes more units than the capacity would be refused.
+    "resources/cad": ({"capacity": 3}, {"capacity": 6}, {"capacity": 4}, {"paused": True}),
+    "resources/partner": (
+        {"capacity": 1},
+        {"capacity": 5},
+        {"capacity": 3},
+        {"rate": {"starts": 5, "per": 1}},
+        {"rate": {"starts": 12, "per": 1}},
+        {"paused": True},
+    ),
+    "actions/chaos.shared": (
+        {"max_concurrent_total": 2},
+        {"max_concurrent_total": 5},
+        {"max_concurrent_total": 3},
+        {"max_concurrent": 3},
+        {"paused": True},
+    ),
+    "actions/chaos.shared/keys/2": ({"max_concurrent": 2, "weight": 2}, {"max_concurrent": 1}),
+    "actions/chaos.mail": ({"rate": {"starts": 3, "per": 1}}, {"rate": {"starts": 6, "per": 1}}),
+    "actions/chaos.heavy": (
+        {"uses": [{"resource": "cad", "units": 1}]},
+        {"uses": [{"resource": "cad", "units": 2}]},
+    ),
+    "pools/default": (
+        {"weights": {"chaos.crowd": 1, "chaos.free": 5, "chaos.light": 3}},
+        {"weights": {"chaos.crowd": 4, "chaos.free": 1, "chaos.mail": 2}},
+        {"paused": True},
+        {"paused": True},
+    ),
+}
+"""What a change may set, by path."""
 LIMITS: Final[Mapping[str, int | None]] = {
     "chaos.one": 1,
     "chaos.two": 2,
@@ -108,9 +104,18 @@ LIMITS: Final[Mapping[str, int | None]] = {
     "chaos.long": None,
     "chaos.crowd": None,
 }
-NUMBERS: Final = {**LIMITS, **numbers_of_gates(GATES)}
+GATED: Final = {path.removeprefix("actions/"): fields for path, fields in GATES.items() if is_action(path)}
+NUMBERS: Final = {
+    **LIMITS,
+    **{ref: fields["max_concurrent"] for ref, fields in GATED.items()},
+    **{
+        path.replace("resources/", "resource "): fields["capacity"]
+        for path, fields in GATES.items()
+        if path.startswith("resources/")
+    },
+}
 """What must be in force again at the end."""
-_CUSTOMERS: Final = 5
+_KEYS: Final = 5
 _BURST: Final = 25
 _CROWDS: Final = {"chaos.crowd": 30, "chaos.brisk": 150}
 """Submitted at once. The first are more than twice the worker slots: the others wait for a worker slot of the
@@ -141,6 +146,16 @@ class Cancel:
     by_key: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Change an action, a resource, a pool or the settings of a key."""
+
+    at_seconds: float
+    path: str
+    fields: Fields
+    method: Literal["PATCH", "PUT"] = "PATCH"
+
+
 Step = Submit | Cancel | Change
 
 
@@ -149,8 +164,16 @@ def plan_load(seed: int, seconds: float) -> list[Step]:
     rng = random.Random(f"{seed} load")
     submits = list(_submits(rng, seconds))
     steps: list[Step] = [*submits, *_again(rng, submits), *_cancels(rng, submits), *_changes(rng, seconds)]
-    steps += GATES.changed(random.Random(f"{seed} gates"), seconds)
+    steps += _gate_changes(random.Random(f"{seed} gates"), seconds)
     return sorted(steps, key=lambda step: step.at_seconds)
+
+
+def gates_defined() -> list[Change]:
+    """Return the changes that define the gates; they undo all others."""
+    return [
+        Change(at_seconds=0.0, path=path, fields=fields, method="PATCH" if is_action(path) else "PUT")
+        for path, fields in GATES.items()
+    ]
 
 
 def restored() -> list[Change]:
@@ -159,7 +182,7 @@ def restored() -> list[Change]:
         Change(at_seconds=0.0, path=f"actions/{ref}", fields={"max_concurrent": limit, "paused": False})
         for ref, limit in LIMITS.items()
     ]
-    return [*limited, *GATES.defined()]
+    return [*limited, *gates_defined()]
 
 
 def _submits(rng: random.Random, seconds: float) -> Iterator[Submit]:
@@ -183,11 +206,11 @@ def _submit(rng: random.Random, number: int, at_seconds: float, ref: str) -> Sub
         "metadata": {"tag": number},
     }
     if ref == "chaos.keyed":
-        body["parameters"]["customer"] = rng.randrange(_CUSTOMERS)
-    if ref in GATES.actions:
+        body["parameters"]["key"] = rng.randrange(_KEYS)
+    if ref in GATED:
         body["priority"] = rng.choice([1, 2, 3, 3, 3, 3, 4, 5])
     if ref == "chaos.shared":
-        body["concurrency_key"] = str(rng.randrange(_CUSTOMERS))
+        body["concurrency_key"] = str(rng.randrange(_KEYS))
     if ref == "chaos.seven" and rng.random() < 0.2:
         body["parameters"]["failures"] = rng.randint(1, 3)
     if rng.random() < 0.05:
@@ -260,3 +283,23 @@ def _changes(rng: random.Random, seconds: float) -> Iterator[Change]:
             limit = rng.choice([1, 2, 3, LIMITS[ref], LIMITS[ref], None])
             yield Change(at_seconds=round(now, 2), path=f"actions/{ref}", fields={"max_concurrent": limit})
         now += rng.uniform(2.0, 8.0)
+
+
+def _gate_changes(rng: random.Random, seconds: float) -> Iterator[Change]:
+    """Yield changes of gates in the order of their time: of each path before any comes twice.
+
+    A pause is soon over.
+    """
+    now = rng.uniform(2.0, 6.0)
+    paths: list[str] = []
+    while now < seconds:
+        paths = paths or rng.sample(sorted(CHANGED), len(CHANGED))
+        path = paths.pop()
+        fields = rng.choice(CHANGED[path])
+        method: Literal["PATCH", "PUT"] = "PUT" if "/keys/" in path else "PATCH"
+        yield Change(at_seconds=round(now, 2), path=path, fields=fields, method=method)
+        if fields.get("paused"):
+            now += rng.uniform(0.5, 2.5)
+            yield Change(at_seconds=round(now, 2), path=path, fields={"paused": False})
+        # Fair shares and the order are compared between changes.
+        now += rng.uniform(1.0, 12.0)

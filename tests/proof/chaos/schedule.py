@@ -9,11 +9,12 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from tests.proof.chaos.environment import EXECUTORS, LEASE_SECONDS, WORKERS, servers_of
 from turnstile.common.broker.topology import EXECUTOR_COMPLETIONS, EXECUTOR_HEARTBEATS, EXECUTOR_REPORTS
 
+T = TypeVar("T")
 EXECUTOR_LINKS: Final = tuple(
     f"{executor} > {server}" for executor in EXECUTORS for server in servers_of(executor)
 )
@@ -137,7 +138,7 @@ def plan_faults(seed: int, shape: Shape) -> list[Fault]:
     free_at: dict[str, float] = {}
     faults: list[Fault] = []
     now = 1.0
-    for kind in _repeated(rng, shape.kinds):
+    for kind in repeated(rng, shape.kinds):
         target = rng.choice(kind.targets)
         parts = parts_of(kind, target)
         now = max(now, *(free_at.get(part, 0.0) for part in parts))
@@ -162,6 +163,7 @@ def plan_faults(seed: int, shape: Shape) -> list[Fault]:
     raise AssertionError("the kinds do not end")
 
 
-def _repeated(rng: random.Random, kinds: Sequence[Kind]) -> Iterator[Kind]:
+def repeated(rng: random.Random, values: Sequence[T]) -> Iterator[T]:
+    """Yield all of them in a random order, again and again."""
     while True:
-        yield from rng.sample(kinds, len(kinds))
+        yield from rng.sample(values, len(values))

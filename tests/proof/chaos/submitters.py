@@ -14,8 +14,7 @@ from typing import Any, Final
 
 import httpx
 
-from tests.proof.chaos.gates import Change
-from tests.proof.chaos.load import SUBMITTERS, Cancel, Step, Submit
+from tests.proof.chaos.load import SUBMITTERS, Cancel, Change, Step, Submit
 from tests.support.traffic import cancel_request, publishing, request
 from turnstile.common.broker.errors import BrokerUnavailable
 from turnstile.common.broker.message import Outgoing, Publication

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 import pytest
 
 from tests.proof.chaos import load
-from tests.proof.chaos.gates import Change
-from tests.proof.chaos.load import Cancel, Submit
+from tests.proof.chaos.load import Cancel, Change, Submit
 from tests.proof.chaos.neighbours import load as steady_load
 from tests.proof.chaos.neighbours import schedule as neighbours
 from tests.proof.chaos.neighbours.schedule import Disturbance, plan_disturbances
@@ -34,7 +33,7 @@ def busiest_seconds(steps: Iterable[Submit], limits: dict[str, int | None]) -> f
         parameters = step.body["parameters"]
         run_seconds = min(parameters["seconds"], step.body.get("timeout", 60.0))
         limit = limits[step.body["action_ref"]] or 10
-        busy[f"{step.body['action_ref']} {parameters.get('customer', '')}"] += run_seconds / limit
+        busy[f"{step.body['action_ref']} {parameters.get('key', '')}"] += run_seconds / limit
     return max(busy.values())
 
 
@@ -64,7 +63,7 @@ def test_no_part_has_two_faults_at_once(seed: int) -> None:
 def test_the_load_uses_every_action_field_and_way(seed: int) -> None:
     steps = load.plan_load(seed, SECONDS)
     bodies = [step.body for step in steps if isinstance(step, Submit)]
-    assert {body["action_ref"] for body in bodies} == set(load.LIMITS) | set(load.GATES.actions)
+    assert {body["action_ref"] for body in bodies} == set(load.LIMITS) | set(load.GATED)
     for field in ("ttl", "timeout", "idempotency_key"):
         assert any(field in body for body in bodies)
         assert not all(field in body for body in bodies)
@@ -74,8 +73,8 @@ def test_the_load_uses_every_action_field_and_way(seed: int) -> None:
     assert {"paused": True} in changes
     assert any("max_concurrent" in fields for fields in changes)
     assert {1, 5} <= {body.get("priority") for body in bodies}
-    assert {step.path for step in steps if isinstance(step, Change)} >= set(load.GATES.changes)
-    assert {change.path for change in load.restored()} >= set(load.GATES.changes)
+    assert {step.path for step in steps if isinstance(step, Change)} >= set(load.CHANGED)
+    assert {change.path for change in load.restored()} >= set(load.CHANGED)
 
 
 def test_a_pool_is_paused_and_resumed_and_gets_other_weights_in_some_seed() -> None:
@@ -92,17 +91,15 @@ def test_a_pool_is_paused_and_resumed_and_gets_other_weights_in_some_seed() -> N
 
 
 def test_no_change_leaves_a_resource_too_small_for_an_action() -> None:
-    gates = load.GATES
-    capacities: dict[str, list[int]] = {}
-    for name, fields in gates.resources.items():
-        versions = [fields, *gates.changes.get(f"resources/{name}", ())]
-        capacities[name] = [each["capacity"] for each in versions if "capacity" in each]
-    actions = [
-        *gates.actions.values(),
-        *(fields for ref in gates.actions for fields in gates.changes.get(f"actions/{ref}", ())),
+    versions = [
+        (path, each) for path in load.GATES for each in (load.GATES[path], *load.CHANGED.get(path, ()))
     ]
-    uses = [use for fields in actions for use in fields.get("uses", ()) if isinstance(use, dict)]
-    assert [use for use in uses if use["units"] > min(capacities[use["resource"]])] == []
+    uses = [use for _, fields in versions for use in fields.get("uses", ()) if isinstance(use, dict)]
+    for use in uses:
+        path = f"resources/{use['resource']}"
+        assert use["units"] <= min(
+            each["capacity"] for of, each in versions if of == path and "capacity" in each
+        )
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -15,11 +15,10 @@ from typing import Final
 import httpx
 
 from tests.proof.chaos.environment import drain
-from tests.proof.chaos.gates import Change
 from tests.proof.chaos.history import Window, witnessed
 from tests.proof.chaos.judge import Bounds, judged
 from tests.proof.chaos.listener import declare_listener
-from tests.proof.chaos.load import GATES, NUMBERS, Cancel, Step, plan_load
+from tests.proof.chaos.load import NUMBERS, Cancel, Change, Step, gates_defined, plan_load
 from tests.proof.chaos.submitters import HttpSubmitter, SubmitLog, send_all
 from tests.proof.run_log import RUN_LOG, RUN_LOG_VARIABLE, read_runs
 from tests.support.history import history_of
@@ -89,7 +88,7 @@ async def loaded(
         await asyncio.gather(*(system.start_worker(_ACTIONS) for _ in range(_WORKERS)))
         under_load = LoadedSystem(system=system, log=log)
         urls = [executor.http_url for executor in system.executors]
-        await HttpSubmitter(http, urls, log).send(GATES.defined(), asyncio.get_running_loop().time())
+        await HttpSubmitter(http, urls, log).send(gates_defined(), asyncio.get_running_loop().time())
         steps = [step for step in plan_load(1, seconds) if _is_short(step)]
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(send_all(amqp_url, http, urls, steps, log), name="load")

@@ -1,20 +1,20 @@
 """`make crash`: try every crash point alone, the first, the second and the seventh time, and server crashes.
 
-Each round has a database and a vhost of its own. Prints one line per case: the point, the time until
-everything had drained and was checked, and what is wrong. Exit code 1 on any fault.
+Each round has a database and a vhost of its own. The first trial that is wrong is the last: that stays in the
+history, so every later one would show it again.
 """
 
 import argparse
 import asyncio
 import sys
-import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 
 from tests.proof.crash.database_crashes import TRIALS, tried_crash
-from tests.proof.crash.environment import running_environment
+from tests.proof.crash.environment import Environment, running_environment
 from tests.proof.crash.trial import cases, tried
-from tests.proof.trials import show
+from tests.proof.trials import Trial, run_trials
 from turnstile.localservers import LocalServers
 from turnstile.migrations.run import migrate
 
@@ -25,36 +25,40 @@ def main() -> int:
     parser.add_argument("words", nargs="*", help="only points whose name contains one of these")
     parser.add_argument("--times", type=int, nargs="*", default=[1, 2, 7])
     options = parser.parse_args()
-    with LocalServers.start(durable=False) as servers:
-        wrong = 0
-        for times in options.times:
-            wrong += asyncio.run(_round(servers, times, options.words))
-    print(f"{wrong} faults")
-    return 1 if wrong else 0
+    with LocalServers.start(durable=False) as servers, asyncio.Runner() as runner:
+        return run_trials(_trials(servers, runner, options.times), words=options.words, stop=True)
 
 
-async def _round(servers: LocalServers, times: int, words: Sequence[str]) -> int:
+def _trials(
+    servers: LocalServers, runner: asyncio.Runner, rounds: Sequence[int]
+) -> Iterator[tuple[str, Trial]]:
+    """Yield the trials of each round, whose system runs meanwhile."""
+
+    def run(trial: Callable[[], Awaitable[list[str]]]) -> list[str]:
+        return runner.run(_awaited(trial))
+
+    for times in rounds:
+        system = AsyncExitStack()
+        env = runner.run(_started(servers, times, system))
+        try:
+            for case in cases(times):
+                yield case.name, partial(run, partial(tried, env, [case]))
+            for name in TRIALS:
+                crash = partial(tried_crash, env, servers.postgresql, name, times)
+                yield f"{name}:{times}", partial(run, crash)
+        finally:
+            runner.run(system.aclose())
+
+
+async def _awaited(trial: Callable[[], Awaitable[list[str]]]) -> list[str]:
+    return await trial()
+
+
+async def _started(servers: LocalServers, times: int, system: AsyncExitStack) -> Environment:
     database_url = await asyncio.to_thread(servers.postgresql.create_database, f"crash_{times}")
     amqp_url = await asyncio.to_thread(servers.rabbitmq.create_vhost, f"crash_{times}")
     await migrate(database_url)
-    wrong = 0
-    async with running_environment(database_url, amqp_url) as env:
-        trials: dict[str, Callable[[], Awaitable[list[str]]]] = {
-            case.name: partial(tried, env, [case]) for case in cases(times)
-        }
-        for name in TRIALS:
-            trials[f"{name}:{times}"] = partial(tried_crash, env, servers.postgresql, name, times)
-        for name, trial in trials.items():
-            if words and not any(word in name for word in words):
-                continue
-            began = time.monotonic()
-            faults = await trial()
-            show(name, began, faults)
-            wrong += len(faults)
-            if faults:
-                # What is wrong stays in the history: every later case of the round would show it again.
-                break
-    return wrong
+    return await system.enter_async_context(running_environment(database_url, amqp_url))
 
 
 if __name__ == "__main__":

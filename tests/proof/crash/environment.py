@@ -42,6 +42,7 @@ SETTINGS: Final = {
     "TURNSTILE_STOP_GRACE": "300ms",
 }
 _DEADLINE_SECONDS: Final = 60.0
+_RUN_SECONDS: Final = 0.01
 _BOUNDS: Final = Bounds(idle_seconds=3.0, overlap_seconds=3.0, worker_slots=10)
 _LEFT: Final = """
 SELECT (SELECT count(*) FROM ledger.execution WHERE completed_at IS NOT NULL) < $1
@@ -126,13 +127,14 @@ class Client:
 
     def _sent(self, submitter: str, body: Body) -> Sent:
         number = len(self.log.sent)
+        parameters = {"seconds": _RUN_SECONDS, **body.get("parameters", {})}
         return self.log.sending(
             Submit(
                 number=number,
                 submitter=submitter,
                 at_seconds=0.0,
                 message_id=str(uuid4()),
-                body={"parameters": {}, **body, "metadata": {"tag": number}},
+                body={**body, "parameters": parameters, "metadata": {"tag": number}},
                 run_in_seconds=None,
             )
         )
@@ -147,9 +149,9 @@ async def submit_everything(client: Client, url: str) -> None:
         {"action_ref": "crash.one", "idempotency_key": key},
         {"action_ref": "crash.two"},
         {"action_ref": "crash.free"},
-        {"action_ref": "crash.keyed", "parameters": {"customer": "first"}},
-        {"action_ref": "crash.keyed", "parameters": {"customer": "second"}, "idempotency_key": f"{key} b"},
-        {"action_ref": "crash.retried"},
+        {"action_ref": "crash.keyed", "parameters": {"key": "first"}},
+        {"action_ref": "crash.keyed", "parameters": {"key": "second"}, "idempotency_key": f"{key} b"},
+        {"action_ref": "crash.retried", "parameters": {"failures": 1}},
         {"action_ref": "crash.licensed"},
         {"action_ref": "crash.free", "run_at": soon},
     )

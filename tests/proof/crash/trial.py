@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from tests.proof.crash.actions import TALKING_SECONDS
 from tests.proof.crash.environment import ACTIONS, Client, Environment, submit_everything
 from tests.support.processes import Service
 from turnstile.common.crash_points import VARIABLE, CrashPoint
@@ -81,7 +82,7 @@ async def _kill_executor(env: Environment, case: Case) -> None:
 
 
 async def _talk(client: Client, url: str) -> None:
-    await client.publish({"action_ref": "crash.talking"})
+    await client.publish({"action_ref": "crash.talking", "parameters": {"seconds": TALKING_SECONDS}})
 
 
 async def _call_back(client: Client, url: str) -> None:

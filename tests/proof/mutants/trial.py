@@ -1,6 +1,6 @@
-"""Plants one defect in a copy of the tree and runs the test that must detect it.
+"""Plants one bug in a copy of the tree and runs the test that must detect it.
 
-A defect is caught, survives, or breaks the trial itself.
+A bug is caught, survives, or breaks the trial itself.
 """
 
 import os
@@ -15,11 +15,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from tests.proof.mutants.defect import Defect
+from tests.proof.planted import ROOT, PlantedBug, changed
 from tests.support.sources import AMQP_URL, DATABASE_URL, MANAGEMENT_URL
 from turnstile.localservers import LocalServers
 
-ROOT: Final = Path(__file__).parents[3]
 _NOT_COPIED: Final = shutil.ignore_patterns(
     ".git", ".venv*", "__pycache__", ".*_cache", ".hypothesis", "build", "dist"
 )
@@ -33,7 +32,7 @@ class Fate(StrEnum):
     CAUGHT = "caught"
     SURVIVED = "survived"
     BROKEN = "broken"
-    """The test could not run: the defect is no valid code, or the test does not exist."""
+    """The test could not run: the bug is no valid code, or the test does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +67,23 @@ def copied_tree() -> Iterator[Path]:
         yield tree
 
 
-def attempt(defect: Defect, tree: Path, environment: Mapping[str, str]) -> Trial:
-    """Plant one defect and run its test."""
-    with defect.planted(tree):
-        return run_tests([defect.caught_by], tree, environment)
+@contextmanager
+def planted(bug: PlantedBug, tree: Path) -> Iterator[None]:
+    """Change the file in `tree` for as long as the block lasts."""
+    (path,) = {change.where for change in bug.changes}
+    file = tree / path
+    text = file.read_text(encoding="utf-8")
+    file.write_text(changed(text, bug.changes), encoding="utf-8")
+    try:
+        yield
+    finally:
+        file.write_text(text, encoding="utf-8")
+
+
+def attempt(bug: PlantedBug, tree: Path, environment: Mapping[str, str]) -> Trial:
+    """Plant one bug and run its test."""
+    with planted(bug, tree):
+        return run_tests([bug.found_by], tree, environment)
 
 
 def run_tests(tests: list[str], tree: Path, environment: Mapping[str, str]) -> Trial:

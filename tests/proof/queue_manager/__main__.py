@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
+from tests.proof.planted import PlantedBug
 from tests.proof.queue_manager.configurations import CONFIGURATIONS, Configuration
-from tests.proof.queue_manager.defects import DEFECTS, Defect, detection
+from tests.proof.queue_manager.defects import DEFECTS, detection
 from tests.proof.queue_manager.explorer import explore
 from tests.proof.queue_manager.walks import walk
 from tests.proof.trials import Trial, run_trials
@@ -64,8 +65,8 @@ def _walk(first: int, count: int) -> list[str]:
     return failed
 
 
-def _missed(defect: Defect) -> list[str]:
-    return ["not detected"] if detection(defect) is None else []
+def _missed(bug: PlantedBug) -> list[str]:
+    return ["not detected"] if detection(bug) is None else []
 
 
 if __name__ == "__main__":

@@ -61,25 +61,27 @@ def worker(
     )
 
 
-def _define(*actions: Action) -> tuple[Input, ...]:
-    return tuple(DefineAction(action=action) for action in actions)
+def define(definition: Action | Resource | Pool) -> Input:
+    """Return the input that stores a definition."""
+    match definition:
+        case Action():
+            return DefineAction(action=definition)
+        case Resource():
+            return DefineResource(resource=definition)
+        case Pool():
+            return DefinePool(pool=definition)
+
+
+def _defined(*definitions: Action | Resource | Pool) -> tuple[Input, ...]:
+    return tuple(map(define, definitions))
 
 
 def _capacities(resource: Resource, *capacities: int) -> tuple[Input, ...]:
-    return tuple(DefineResource(resource=replace(resource, capacity=capacity)) for capacity in capacities)
+    return _defined(*(replace(resource, capacity=capacity) for capacity in capacities))
 
 
 def _paused_or_not(definition: Action | Resource | Pool) -> tuple[Input, ...]:
-    kinds: list[Input] = []
-    for paused in (False, True):
-        match definition:
-            case Action():
-                kinds.append(DefineAction(action=replace(definition, paused=paused)))
-            case Resource():
-                kinds.append(DefineResource(resource=replace(definition, paused=paused)))
-            case Pool():
-                kinds.append(DefinePool(pool=replace(definition, paused=paused)))
-    return tuple(kinds)
+    return _defined(definition, replace(definition, paused=True))
 
 
 def _comes_and_goes(w: WorkerChanged) -> tuple[Input, ...]:
@@ -90,9 +92,9 @@ def _here_or_gone(w: WorkerChanged) -> tuple[Input, ...]:
     return w, WorkerGone(worker_id=w.worker_id)
 
 
-def _by_arrival(*names: str) -> tuple[Input, ...]:
+def _by_arrival(*names: str) -> tuple[Pool, ...]:
     """Pools without tags: fairness is what other systems are about, and each tag doubles the states."""
-    return tuple(DefinePool(pool=Pool(name=name, order="arrival")) for name in names)
+    return tuple(Pool(name=name, order="arrival") for name in names)
 
 
 def _requests(text: str) -> tuple[tuple[str, str, int], ...]:
@@ -105,15 +107,12 @@ def plain(alive_max: int) -> Configuration:
     u, v = worker("u"), worker("v", 2)
     return Configuration(
         name="plain",
-        definitions=_define(a, Action(ref="b", on_worker_lost="abandon")),
+        definitions=_defined(a, Action(ref="b", on_worker_lost="abandon")),
         workers=(u, v),
         alive_max=alive_max,
         requests=_requests("a b"),
         switches=(
-            tuple(
-                DefineAction(action=each)
-                for each in (a, replace(a, max_concurrent=1), replace(a, paused=True))
-            ),
+            _defined(a, replace(a, max_concurrent=1), replace(a, paused=True)),
             _comes_and_goes(v),
         ),
         has_failures=True,
@@ -127,7 +126,7 @@ def handover(alive_max: int) -> Configuration:
     return replace(
         larger,
         name="handover",
-        definitions=(*_by_arrival("default"), *larger.definitions),
+        definitions=(*_defined(*_by_arrival("default")), *larger.definitions),
         switches=(larger.switches[0], _here_or_gone(worker("v", 2))),
         has_failures=False,
         has_returns=False,
@@ -141,10 +140,12 @@ def crews(alive_max: int) -> Configuration:
     u, v = worker("u", actions="a"), worker("v")
     return Configuration(
         name="crews",
-        definitions=(
-            DefineResource(resource=Resource(name="cad", capacity=1)),
+        definitions=_defined(
+            Resource(name="cad", capacity=1),
             *_by_arrival("default"),
-            *_define(Action(ref="a"), Action(ref="b"), Action(ref="c", uses=(Use(resource="cad"),))),
+            Action(ref="a"),
+            Action(ref="b"),
+            Action(ref="c", uses=(Use(resource="cad"),)),
         ),
         workers=(u, v),
         alive_max=alive_max,
@@ -159,16 +160,13 @@ def keys(alive_max: int) -> Configuration:
     two = KeySettings(has_limit=True, max_concurrent=2)
     return Configuration(
         name="keys",
-        definitions=_define(a),
+        definitions=_defined(a),
         workers=(worker("u", 3),),
         alive_max=alive_max,
         requests=(("a", "7", 3), ("a", "8", 3), ("a", "8", 1)),
         switches=(
-            tuple(DefineAction(action=replace(a, max_concurrent_total=total)) for total in (2, 1)),
-            (
-                SetKey(action_ref="a", key="8", settings=None),
-                SetKey(action_ref="a", key="8", settings=two),
-            ),
+            _defined(a, replace(a, max_concurrent_total=1)),
+            tuple(SetKey(action_ref="a", key="8", settings=each) for each in (None, two)),
         ),
     )
 
@@ -178,7 +176,7 @@ def fair_total(alive_max: int) -> Configuration:
     a = Action(ref="a", max_concurrent_total=1, order="fair")
     return Configuration(
         name="fair total",
-        definitions=(*_define(a), SetKey(action_ref="a", key="7", settings=KeySettings(weight=2))),
+        definitions=(define(a), SetKey(action_ref="a", key="7", settings=KeySettings(weight=2))),
         workers=(worker("u", 3),),
         alive_max=alive_max,
         requests=(("a", "7", 3), ("a", "8", 3), ("a", "9", 3)),
@@ -193,15 +191,13 @@ def resources(alive_max: int) -> Configuration:
     cad, api = Resource(name="cad", capacity=3, rank=1), Resource(name="api", capacity=2, rank=2)
     return Configuration(
         name="resources",
-        definitions=(
-            DefineResource(resource=cad),
-            DefineResource(resource=api),
+        definitions=_defined(
+            cad,
+            api,
             *_by_arrival("default"),
-            *_define(
-                Action(ref="a", uses=(Use(resource="cad", units=2),)),
-                Action(ref="b", max_concurrent=2, uses=(Use(resource="api"), Use(resource="cad"))),
-                Action(ref="c", uses=(Use(resource="api", units=2),)),
-            ),
+            Action(ref="a", uses=(Use(resource="cad", units=2),)),
+            Action(ref="b", max_concurrent=2, uses=(Use(resource="api"), Use(resource="cad"))),
+            Action(ref="c", uses=(Use(resource="api", units=2),)),
         ),
         workers=(worker("u", 3),),
         alive_max=alive_max,
@@ -215,15 +211,13 @@ def crossed(alive_max: int) -> Configuration:
     x, y = Resource(name="x", capacity=1), Resource(name="y", capacity=1)
     return Configuration(
         name="crossed",
-        definitions=(
-            DefineResource(resource=x),
-            DefineResource(resource=y),
+        definitions=_defined(
+            x,
+            y,
             *_by_arrival("default", "gpu"),
-            *_define(
-                Action(ref="a", uses=(Use(resource="x"), Use(resource="y"))),
-                Action(ref="b", uses=(Use(resource="y"), Use(resource="x")), pool="gpu"),
-                Action(ref="c", uses=(Use(resource="y"),)),
-            ),
+            Action(ref="a", uses=(Use(resource="x"), Use(resource="y"))),
+            Action(ref="b", uses=(Use(resource="y"), Use(resource="x")), pool="gpu"),
+            Action(ref="c", uses=(Use(resource="y"),)),
         ),
         workers=(worker("u", 2), worker("v", 1, pools="gpu")),
         alive_max=alive_max,
@@ -237,14 +231,12 @@ def fair_resource(alive_max: int) -> Configuration:
     cad = Resource(name="cad", capacity=2, order="fair")
     return Configuration(
         name="fair resource",
-        definitions=(
-            DefineResource(resource=cad),
-            DefinePool(pool=Pool(name="default", order="arrival")),
-            *_define(
-                Action(ref="a", uses=(Use(resource="cad", units=2),)),
-                Action(ref="b", uses=(Use(resource="cad", weight=2),)),
-                Action(ref="c", uses=(Use(resource="cad"),)),
-            ),
+        definitions=_defined(
+            cad,
+            Pool(name="default", order="arrival"),
+            Action(ref="a", uses=(Use(resource="cad", units=2),)),
+            Action(ref="b", uses=(Use(resource="cad", weight=2),)),
+            Action(ref="c", uses=(Use(resource="cad"),)),
         ),
         workers=(worker("u", 3),),
         alive_max=alive_max,
@@ -259,19 +251,13 @@ def rates(alive_max: int) -> Configuration:
     """The rate of an action and of two resources; an execution holds units while it waits for a start."""
     return Configuration(
         name="rates",
-        definitions=(
-            DefineResource(
-                resource=Resource(name="api", capacity=9, rank=1, rate=Rate(starts=2, per_seconds=3))
-            ),
-            DefineResource(
-                resource=Resource(name="mail", capacity=1, rank=2, rate=Rate(starts=1, per_seconds=2))
-            ),
+        definitions=_defined(
+            Resource(name="api", capacity=9, rank=1, rate=Rate(starts=2, per_seconds=3)),
+            Resource(name="mail", capacity=1, rank=2, rate=Rate(starts=1, per_seconds=2)),
             *_by_arrival("default"),
-            *_define(
-                Action(ref="a", rate=Rate(starts=1, per_seconds=3), uses=(Use(resource="api"),)),
-                Action(ref="b", uses=(Use(resource="api"), Use(resource="mail"))),
-                Action(ref="c", uses=(Use(resource="mail"),), rate=Rate(starts=2, per_seconds=2)),
-            ),
+            Action(ref="a", rate=Rate(starts=1, per_seconds=3), uses=(Use(resource="api"),)),
+            Action(ref="b", uses=(Use(resource="api"), Use(resource="mail"))),
+            Action(ref="c", uses=(Use(resource="mail"),), rate=Rate(starts=2, per_seconds=2)),
         ),
         workers=(worker("u", 2),),
         alive_max=alive_max,
@@ -287,10 +273,12 @@ def weighted_pool(alive_max: int) -> Configuration:
     """A fair pool with weights, between plain actions and one with a resource; it is paused and resumed."""
     return Configuration(
         name="weighted pool",
-        definitions=(
-            DefineResource(resource=Resource(name="cad", capacity=1)),
-            DefinePool(pool=Pool(name="default", weights={"a": 2})),
-            *_define(Action(ref="a"), Action(ref="b"), Action(ref="c", uses=(Use(resource="cad"),))),
+        definitions=_defined(
+            Resource(name="cad", capacity=1),
+            Pool(name="default", weights={"a": 2}),
+            Action(ref="a"),
+            Action(ref="b"),
+            Action(ref="c", uses=(Use(resource="cad"),)),
         ),
         workers=(worker("u", 1),),
         alive_max=alive_max,
@@ -305,14 +293,12 @@ def shared_worker(alive_max: int) -> Configuration:
     """Two pools share a worker and a resource; each has a plain action too."""
     return Configuration(
         name="shared worker",
-        definitions=(
-            DefineResource(resource=Resource(name="cad", capacity=1)),
+        definitions=_defined(
+            Resource(name="cad", capacity=1),
             *_by_arrival("default", "gpu"),
-            *_define(
-                Action(ref="a", uses=(Use(resource="cad"),)),
-                Action(ref="b"),
-                Action(ref="g", uses=(Use(resource="cad"),), pool="gpu"),
-            ),
+            Action(ref="a", uses=(Use(resource="cad"),)),
+            Action(ref="b"),
+            Action(ref="g", uses=(Use(resource="cad"),), pool="gpu"),
         ),
         workers=(worker("u"), worker("v", pools="default gpu")),
         alive_max=alive_max,
@@ -328,14 +314,12 @@ def priorities(alive_max: int) -> Configuration:
     """Two actions with two priorities each at a resource and a pool by arrival."""
     return Configuration(
         name="priorities",
-        definitions=(
-            DefineResource(resource=Resource(name="cad", capacity=2)),
-            DefineResource(resource=Resource(name="api", capacity=1)),
-            DefinePool(pool=Pool(name="default", order="arrival")),
-            *_define(
-                Action(ref="a", max_concurrent=1, uses=(Use(resource="cad", units=2), Use(resource="api"))),
-                Action(ref="b", uses=(Use(resource="cad"),)),
-            ),
+        definitions=_defined(
+            Resource(name="cad", capacity=2),
+            Resource(name="api", capacity=1),
+            Pool(name="default", order="arrival"),
+            Action(ref="a", max_concurrent=1, uses=(Use(resource="cad", units=2), Use(resource="api"))),
+            Action(ref="b", uses=(Use(resource="cad"),)),
         ),
         workers=(worker("u", 2),),
         alive_max=alive_max,
@@ -348,15 +332,13 @@ def patience(alive_max: int) -> Configuration:
     cad, api = (Resource(name=name, capacity=1, patience_seconds=2) for name in ("cad", "api"))
     return Configuration(
         name="patience",
-        definitions=(
-            DefineResource(resource=cad),
-            DefineResource(resource=api),
+        definitions=_defined(
+            cad,
+            api,
             *_by_arrival("default", "gpu"),
-            *_define(
-                Action(ref="a", uses=(Use(resource="api"), Use(resource="cad"))),
-                Action(ref="b"),
-                Action(ref="g", uses=(Use(resource="cad"),), pool="gpu"),
-            ),
+            Action(ref="a", uses=(Use(resource="api"), Use(resource="cad"))),
+            Action(ref="b"),
+            Action(ref="g", uses=(Use(resource="cad"),), pool="gpu"),
         ),
         workers=(worker("u"), worker("v", 2, pools="gpu")),
         alive_max=alive_max,
@@ -372,14 +354,12 @@ def times(alive_max: int) -> Configuration:
     """Delays, times to live, timeouts and retries of executions that wait, hold units or run."""
     return Configuration(
         name="times",
-        definitions=(
-            DefineResource(resource=Resource(name="cad", capacity=1, rank=1)),
-            DefineResource(resource=Resource(name="api", capacity=1, rank=2)),
+        definitions=_defined(
+            Resource(name="cad", capacity=1, rank=1),
+            Resource(name="api", capacity=1, rank=2),
             *_by_arrival("default"),
-            *_define(
-                Action(ref="a", uses=(Use(resource="cad"), Use(resource="api")), retry=RETRY),
-                Action(ref="c", uses=(Use(resource="api"),)),
-            ),
+            Action(ref="a", uses=(Use(resource="cad"), Use(resource="api")), retry=RETRY),
+            Action(ref="c", uses=(Use(resource="api"),)),
         ),
         workers=(worker("u", 2),),
         alive_max=alive_max,
@@ -398,24 +378,24 @@ def deleted(alive_max: int) -> Configuration:
     a = Action(ref="a", uses=(Use(resource="cad"), Use(resource="api")))
     return Configuration(
         name="deleted",
-        definitions=(
-            DefineResource(resource=Resource(name="cad", capacity=1)),
-            DefineResource(resource=Resource(name="api", capacity=1)),
+        definitions=_defined(
+            Resource(name="cad", capacity=1),
+            Resource(name="api", capacity=1),
             *_by_arrival("default"),
-            *_define(a, Action(ref="b", uses=(Use(resource="api"),))),
+            a,
+            Action(ref="b", uses=(Use(resource="api"),)),
         ),
         workers=(worker("u", 2),),
         alive_max=alive_max,
         requests=_requests("a b"),
         switches=(
             (
-                DefineAction(action=a),
-                DefineAction(action=replace(a, uses=(Use(resource="cad"),), max_concurrent_total=1)),
+                define(a),
+                define(replace(a, uses=(Use(resource="cad"),), max_concurrent_total=1)),
                 DeleteAction(ref="a", reason="gone", cancel_max=9),
             ),
-            (
-                DefineResource(resource=Resource(name="cad", capacity=1)),
-                DefineResource(resource=Resource(name="cad", capacity=1, rank=0, order="fair")),
+            _defined(
+                Resource(name="cad", capacity=1), Resource(name="cad", capacity=1, rank=0, order="fair")
             ),
         ),
     )
@@ -428,19 +408,15 @@ def everything(alive_max: int) -> Configuration:
     u, v = worker("u", 1, actions="a b"), worker("v", 1, pools="default gpu")
     return Configuration(
         name="everything",
-        definitions=(
-            DefineResource(resource=cad),
-            DefineResource(resource=api),
+        definitions=_defined(cad,
+            api,
             *_by_arrival("default", "gpu"),
-            *_define(
-                Action(
+            Action(
                     ref="a", max_concurrent=1, max_concurrent_total=2, order="fair",
                     uses=(Use(resource="cad"), Use(resource="api")),
                 ),
                 Action(ref="b", uses=(Use(resource="cad", units=2),)),
-                Action(ref="g", uses=(Use(resource="api"),), pool="gpu"),
-            ),
-        ),
+                Action(ref="g", uses=(Use(resource="api"),), pool="gpu")),
         workers=(u, v),
         alive_max=alive_max,
         requests=(("a", "7", 3), ("a", "8", 3), ("g", "", 3)),
@@ -458,12 +434,12 @@ def runs(alive_max: int) -> Configuration:
     two = replace(a, max_concurrent=2)
     return Configuration(
         name="runs",
-        definitions=(*_by_arrival("default"), *_define(a)),
+        definitions=_defined(*_by_arrival("default"), a),
         workers=(worker("u", 2), worker("v", 2)),
         alive_max=alive_max,
         requests=_requests("a"),
         switches=(
-            tuple(DefineAction(action=each) for each in (a, two, replace(two, paused=True))),
+            _defined(a, two, replace(two, paused=True)),
             _comes_and_goes(worker("v", 2)),
         ),
         has_cancels=False,
@@ -488,7 +464,7 @@ def urgent(alive_max: int) -> Configuration:
     """A run at one worker that more urgent executions join."""
     return Configuration(
         name="urgent",
-        definitions=(*_by_arrival("default"), *_define(Action(ref="a", max_concurrent=1))),
+        definitions=_defined(*_by_arrival("default"), Action(ref="a", max_concurrent=1)),
         workers=(worker("u", 2),),
         alive_max=alive_max,
         requests=(("a", "", 3), ("a", "", 1)),
@@ -502,7 +478,7 @@ def runs_beside(alive_max: int) -> Configuration:
     """A short action with a limit, one without, and one that lasts, in a fair pool with few worker slots."""
     return Configuration(
         name="runs beside",
-        definitions=_define(Action(ref="a", max_concurrent=1), Action(ref="b"), Action(ref="l", runs=False)),
+        definitions=_defined(Action(ref="a", max_concurrent=1), Action(ref="b"), Action(ref="l", runs=False)),
         workers=(worker("u", 1), worker("v", 1, actions="a b")),
         alive_max=alive_max,
         requests=_requests("a b l"),
@@ -519,10 +495,8 @@ def stalls(alive_max: int) -> Configuration:
     retry = RetryPolicy(max_attempts=2, delay_seconds=0.125, factor=1, jitter=0)
     return Configuration(
         name="stalls",
-        definitions=(
-            *_by_arrival("default"),
-            *_define(Action(ref="a", max_concurrent=1, retry=retry), Action(ref="b")),
-        ),
+        definitions=_defined(*_by_arrival("default"),
+            Action(ref="a", max_concurrent=1, retry=retry), Action(ref="b")),
         workers=(worker("u"),),
         alive_max=alive_max,
         requests=_requests("a b"),

@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.proof.planted import PlantedBug
 from tests.proof.queue_manager.configurations import CONFIGURATIONS, Configuration
-from tests.proof.queue_manager.defects import DEFECTS, Defect, detection
+from tests.proof.queue_manager.defects import DEFECTS, detection, is_quick, planted
 from tests.proof.queue_manager.explorer import explore
 from tests.proof.queue_manager.walks import walk
+from tests.support.sizes import sizes, within
 
 
 @pytest.mark.parametrize(
@@ -24,21 +26,26 @@ def test_no_interleaving_breaks_a_guarantee(
     assert report.violation is None, "\n".join(map(str, [report.violation, *report.trace]))
 
 
-@pytest.mark.parametrize("first", range(0, 12, 4))
-def test_no_walk_breaks_a_guarantee(first: int) -> None:
-    assert sum(map(walk, range(first, first + 4))) > 0
+@pytest.mark.timeout(300)
+@sizes("seconds", short=2.0, whole=60.0)
+def test_no_walk_breaks_a_guarantee(seconds: float) -> None:
+    assert sum(map(walk, within(seconds))) > 0
 
 
-@pytest.mark.parametrize("defect", [pytest.param(each, id=each.name) for each in DEFECTS if each.is_quick])
-def test_a_planted_bug_is_detected(defect: Defect) -> None:
-    assert detection(defect) is not None
+@pytest.mark.parametrize("bug", DEFECTS, ids=lambda bug: bug.name)
+def test_a_planted_bug_fits_the_code(bug: PlantedBug) -> None:
+    with planted(bug):
+        pass
+
+
+@pytest.mark.parametrize("bug", [each for each in DEFECTS if is_quick(each)], ids=lambda bug: bug.name)
+def test_a_planted_bug_is_detected(bug: PlantedBug) -> None:
+    assert detection(bug) is not None
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(
-    "defect", [pytest.param(each, id=each.name) for each in DEFECTS if not each.is_quick]
-)
-def test_a_planted_bug_is_detected_by_exploration(defect: Defect) -> None:
+@pytest.mark.parametrize("bug", [each for each in DEFECTS if not is_quick(each)], ids=lambda bug: bug.name)
+def test_a_planted_bug_is_detected_by_exploration(bug: PlantedBug) -> None:
     began = time.monotonic()
-    assert detection(defect) is not None
+    assert detection(bug) is not None
     print(f"{time.monotonic() - began:.1f} s")

@@ -5,7 +5,7 @@ import random
 from dataclasses import replace
 from typing import TypeVar
 
-from tests.proof.queue_manager.configurations import RETRY, Configuration, worker
+from tests.proof.queue_manager.configurations import RETRY, Configuration, define, worker
 from tests.proof.queue_manager.explorer import (
     Event,
     System,
@@ -18,9 +18,6 @@ from tests.proof.queue_manager.explorer import (
 from tests.proof.queue_manager.rules import check_idempotence, check_progress
 from turnstile.executor.queue_manager.definitions import Action, KeySettings, Pool, Rate, Resource, Use
 from turnstile.executor.queue_manager.inputs import (
-    DefineAction,
-    DefinePool,
-    DefineResource,
     DeleteAction,
     Input,
     SetKey,
@@ -104,12 +101,10 @@ def draw(seed: int) -> Configuration:
     for action in dice.sample(actions, min(2, len(actions))):
         switches.append(
             (
-                DefineAction(action=action),
-                DefineAction(action=replace(action, paused=True)),
-                DefineAction(
-                    action=replace(action, max_concurrent=dice.randint(0, 3), order="fair", pool="gpu")
-                ),
-                DefineAction(action=replace(action, uses=action.uses[1:], max_concurrent_total=2)),
+                define(action),
+                define(replace(action, paused=True)),
+                define(replace(action, max_concurrent=dice.randint(0, 3), order="fair", pool="gpu")),
+                define(replace(action, uses=action.uses[1:], max_concurrent_total=2)),
                 DeleteAction(ref=action.ref, reason="gone", cancel_max=dice.choice((0, 99))),
             )
         )
@@ -128,10 +123,10 @@ def draw(seed: int) -> Configuration:
             replace(resource, order="fair", rank=3),
             replace(resource, rate=rate()),
         )
-        switches.append(tuple(DefineResource(resource=each) for each in changes))
+        switches.append(tuple(map(define, changes)))
     pool = dice.choice(pools)
     changed = (pool, replace(pool, paused=True), replace(pool, order="fair"), replace(pool, order="arrival"))
-    switches.append(tuple(DefinePool(pool=each) for each in changed))
+    switches.append(tuple(map(define, changed)))
     for each in workers:
         values = (each, replace(each, is_taking=False), replace(each, concurrency=dice.randint(0, 4)))
         switches.append(
@@ -139,11 +134,7 @@ def draw(seed: int) -> Configuration:
         )
     return Configuration(
         name=f"walk {seed}",
-        definitions=(
-            *(DefineResource(resource=each) for each in resources),
-            *(DefinePool(pool=each) for each in pools),
-            *(DefineAction(action=each) for each in actions),
-        ),
+        definitions=(*map(define, resources), *map(define, pools), *map(define, actions)),
         workers=tuple(workers),
         alive_max=dice.randint(4, 16) + (0 if run_seconds is None else 12),
         requests=tuple(

@@ -24,6 +24,7 @@ _LEASE: Final = 3.0
 _EVERY: Final = 4
 """Each so many stories of the mix is a directed one."""
 _MANY: Final[dict[str, Any]] = {"max_reclaims": 100}
+_UNLIMITED: Final = ActionPlan(ref="stress.00", limit=None, keys=0, fields=_MANY)
 
 
 def directed_story(kind: str, seed: int) -> Story:
@@ -44,11 +45,20 @@ def mixed_story(seed: int, *, size: float = 1.0) -> Story:
 # Parts.
 
 
-def _story(random: Random, *, requests: Sequence[RequestPlan], **changed: Any) -> Story:
+def _story(
+    random: Random,
+    *,
+    requests: Sequence[RequestPlan],
+    commands: Sequence[CommandPlan] = (),
+    faults: Sequence[Fault] = (),
+    **changed: Any,
+) -> Story:
     story = Story(
         seed=0, executors=2, workers=(4, 4), lease_seconds=_LEASE,
-        write_seconds=random.choice((0.002, 0.01)), actions=(_action(random),), resources=(), submitters=3,
-        inbox_submitter=2, requests=tuple(requests), commands=(), faults=(),
+        write_seconds=random.choice((0.002, 0.01)), actions=(_UNLIMITED,), resources=(), submitters=3,
+        inbox_submitter=2, requests=tuple(requests),
+        commands=tuple(sorted(commands, key=lambda each: each.at)),
+        faults=tuple(sorted(faults, key=lambda each: each.at)),
     )  # fmt: skip
     return replace(story, **changed)
 
@@ -113,10 +123,6 @@ def _faults(
     return found
 
 
-def _ordered(*faults: Fault) -> tuple[Fault, ...]:
-    return tuple(sorted(faults, key=lambda each: each.at))
-
-
 def _lose(at: float, names: str, seconds: float, *, worker: int = -1, share: float = 1.0) -> Fault:
     return Fault(at=at, kind="lose", outcome=names, seconds=seconds, target=worker, share=share)
 
@@ -141,7 +147,7 @@ def _unknown_commits(random: Random) -> Story:
         outcome=lambda r: r.choice(("lost", "unanswered", "running", "queued")),
         seconds=lambda r: r.choice((0.01, 0.05, 0.3)),
     )  # fmt: skip
-    return _story(random, requests=_plain(random, 60, 5.0), faults=_ordered(*faults))
+    return _story(random, actions=(_action(random),), requests=_plain(random, 60, 5.0), faults=faults)
 
 
 def _slow_commits(random: Random) -> Story:
@@ -149,7 +155,7 @@ def _slow_commits(random: Random) -> Story:
     faults = _faults(
         random, "write", 6, until=5.0, target=-1, outcome="slow", seconds=lambda r: 0.3 + r.random()
     )
-    return _story(random, requests=_plain(random, 30, 5.0), faults=_ordered(*faults))
+    return _story(random, actions=(_action(random),), requests=_plain(random, 30, 5.0), faults=faults)
 
 
 def _leader_dies(random: Random) -> Story:
@@ -165,7 +171,7 @@ def _leader_dies(random: Random) -> Story:
     )  # fmt: skip
     actions = (_action(random, keys=0, retry={"max_attempts": 3, "delay_seconds": 0.2}),)
     requests = _mixed(random, 30, 6.0)
-    return _story(random, requests=requests, actions=actions, executors=3, faults=_ordered(*faults))
+    return _story(random, requests=requests, actions=actions, executors=3, faults=faults)
 
 
 def _leader_pauses(random: Random) -> Story:
@@ -177,8 +183,7 @@ def _leader_pauses(random: Random) -> Story:
         )
         for at in (1.0 + random.random(), 8.0 + random.random())
     ]  # fmt: skip
-    actions = (_action(random, limit=None, keys=0),)
-    return _story(random, requests=_plain(random, 60, 14.0), actions=actions, faults=_ordered(*faults))
+    return _story(random, requests=_plain(random, 60, 14.0), faults=faults)
 
 
 def _long_lives(random: Random) -> Story:
@@ -203,14 +208,12 @@ def _long_lives(random: Random) -> Story:
     commands = _cancels(random, requests, (0.3, 1.5))
     return _story(
         random, requests=requests, actions=actions, resources=resources,
-        commands=commands, faults=_ordered(*faults), executors=3,
+        commands=commands, faults=faults, executors=3,
     )  # fmt: skip
 
 
-def _cancels(
-    random: Random, requests: Sequence[RequestPlan], after: tuple[float, ...]
-) -> tuple[CommandPlan, ...]:
-    found = [
+def _cancels(random: Random, requests: Sequence[RequestPlan], after: tuple[float, ...]) -> list[CommandPlan]:
+    return [
         CommandPlan(
             at=each.at + random.choice(after), kind="cancel", target=each.number,
             by_inbox=random.random() < 0.5,
@@ -218,7 +221,6 @@ def _cancels(
         for each in requests
         if random.random() < 0.25
     ]  # fmt: skip
-    return tuple(sorted(found, key=lambda each: each.at))
 
 
 def _cancels_lost(random: Random) -> Story:
@@ -230,10 +232,7 @@ def _cancels_lost(random: Random) -> Story:
     faults = [
         Fault(at=1.9, kind="kill executor when", outcome="commit cancels", seconds=0.5) for _ in range(2)
     ]
-    return _story(
-        random, requests=requests, commands=tuple(sorted(commands, key=lambda each: each.at)),
-        actions=(_action(random, limit=None, keys=0),), faults=_ordered(*faults), executors=3,
-    )  # fmt: skip
+    return _story(random, requests=requests, commands=commands, faults=faults, executors=3)
 
 
 def _early_cancels(random: Random) -> Story:
@@ -252,8 +251,8 @@ def _early_cancels(random: Random) -> Story:
     faults = _faults(random, "kill executor", 2, since=2.0, until=5.0, target=-1, seconds=0.3)
     faults.append(Fault(at=1.0, kind="kill executor when", outcome="commit early cancels", seconds=0.3))
     return _story(
-        random, requests=requests, commands=tuple(sorted(commands, key=lambda each: each.at)),
-        actions=(_action(random, keys=0),), faults=_ordered(*faults), executors=3,
+        random, requests=requests, commands=commands,
+        actions=(_action(random, keys=0),), faults=faults, executors=3,
     )  # fmt: skip
 
 
@@ -267,8 +266,7 @@ def _copies(random: Random) -> Story:
         random, 400, seconds=4.0, script=lambda: _ok(random, 0.02), key=0, submitter=lambda r: r.randrange(2),
         has_idempotency_key=lambda r: r.random() < 0.5,
     )  # fmt: skip
-    actions = (_action(random, limit=None, keys=0),)
-    return _story(random, requests=requests, actions=actions, workers=(40,), faults=_ordered(*faults))
+    return _story(random, requests=requests, workers=(40,), faults=faults)
 
 
 def _failover(random: Random) -> Story:
@@ -283,10 +281,7 @@ def _failover(random: Random) -> Story:
     requests = _requests(
         random, 30, seconds=6.0, script=lambda: (Step("ok", random.choice((0.05, 0.5, 15.0))),)
     )
-    actions = (_action(random, limit=None, keys=0),)
-    return _story(
-        random, requests=requests, actions=actions, workers=(8, 8), faults=_ordered(*faults), executors=3
-    )
+    return _story(random, requests=requests, workers=(8, 8), faults=faults, executors=3)
 
 
 def _lost_epoch(random: Random) -> Story:
@@ -298,8 +293,7 @@ def _lost_epoch(random: Random) -> Story:
         Fault(at=at + 0.2, kind="kill executor", target=-1, seconds=0.5),
     ]
     requests = _requests(random, 30, seconds=6.0, script=lambda: (Step("ok", random.choice((0.05, 0.5))),))
-    actions = (_action(random, limit=None, keys=0),)
-    return _story(random, requests=requests, actions=actions, workers=(8, 8), faults=_ordered(*faults))
+    return _story(random, requests=requests, workers=(8, 8), faults=faults)
 
 
 def _clock_back(random: Random) -> Story:
@@ -309,7 +303,7 @@ def _clock_back(random: Random) -> Story:
         *_faults(random, "kill executor", 2, since=2.6, until=5.0, target=-1, seconds=0.3),
     ]
     actions = (_action(random, keys=0, retry={"max_attempts": 3, "delay_seconds": 0.5}),)
-    return _story(random, requests=_mixed(random, 20, 5.0), actions=actions, faults=_ordered(*faults))
+    return _story(random, requests=_mixed(random, 20, 5.0), actions=actions, faults=faults)
 
 
 def _slow_loads(random: Random) -> Story:
@@ -318,19 +312,21 @@ def _slow_loads(random: Random) -> Story:
         Fault(at=0.0, kind="slow loads", delay=4.9, seconds=60.0),
         *_faults(random, "kill executor", 1, since=8.0, until=10.0, target=-1, seconds=0.3),
     ]
-    return _story(random, requests=_plain(random, 15, 10.0), faults=_ordered(*faults), executors=3)
+    return _story(
+        random, actions=(_action(random),), requests=_plain(random, 15, 10.0), faults=faults, executors=3
+    )
 
 
 def _leader_without_database(random: Random) -> Story:
     """The leader does not reach the database for long, and its connection to the broker stands."""
     faults = [Fault(at=2.0 + random.random(), kind="executor without database", target=-1, seconds=25.0)]
-    return _story(random, requests=_plain(random, 40, 12.0), faults=_ordered(*faults))
+    return _story(random, actions=(_action(random),), requests=_plain(random, 40, 12.0), faults=faults)
 
 
 def _leader_without_broker(random: Random) -> Story:
     """The leader does not reach the broker for long, and another executor does."""
     faults = [Fault(at=2.0 + random.random(), kind="executor without broker", target=-1, seconds=25.0)]
-    return _story(random, requests=_plain(random, 40, 12.0), faults=_ordered(*faults))
+    return _story(random, actions=(_action(random),), requests=_plain(random, 40, 12.0), faults=faults)
 
 
 def _leader_alone_without_broker(random: Random) -> Story:
@@ -341,8 +337,7 @@ def _leader_alone_without_broker(random: Random) -> Story:
         _lose(at - 0.2, "Heartbeat Hello", seconds + 0.9),
     ]
     requests = _requests(random, 10, seconds=3.0, script=lambda: (Step("ok", 8 * random.random()),))
-    actions = (_action(random, limit=None, keys=0),)
-    return _story(random, requests=requests, actions=actions, executors=1, faults=_ordered(*faults))
+    return _story(random, requests=requests, executors=1, faults=faults)
 
 
 def _leader_rests(random: Random) -> Story:
@@ -353,8 +348,7 @@ def _leader_rests(random: Random) -> Story:
         _lose(at - 0.8, "Heartbeat Hello", 4.0),
     ]
     requests = _requests(random, 10, seconds=3.0, script=lambda: (Step("ok", 5 * random.random()),))
-    actions = (_action(random, limit=None, keys=0),)
-    return _story(random, requests=requests, actions=actions, executors=1, faults=_ordered(*faults))
+    return _story(random, requests=requests, executors=1, faults=faults)
 
 
 def _broker_out(random: Random) -> Story:
@@ -362,7 +356,7 @@ def _broker_out(random: Random) -> Story:
     faults = [Fault(at=2.0 + random.random(), kind="broker out", seconds=4.0)]
     requests = _requests(random, 8, seconds=1.5, script=lambda: (Step("ok", 4 + 4 * random.random()),))
     actions = (_action(random, limit=None, keys=0, max_reclaims=0),)
-    return _story(random, requests=requests, actions=actions, faults=_ordered(*faults))
+    return _story(random, requests=requests, actions=actions, faults=faults)
 
 
 def _listener_hangs(random: Random) -> Story:
@@ -370,7 +364,7 @@ def _listener_hangs(random: Random) -> Story:
     faults = _faults(random, "listener hangs", 2, until=6.0, seconds=lambda r: 2.0 + 2 * r.random())
     # What is published is lost now and then, whether an event or not.
     faults += _faults(random, "publish", 12, until=8.0, target=-1, outcome="never")
-    return _story(random, requests=_plain(random, 40, 8.0), faults=_ordered(*faults))
+    return _story(random, actions=(_action(random),), requests=_plain(random, 40, 8.0), faults=faults)
 
 
 def _dies_before_its_events(random: Random) -> Story:
@@ -379,8 +373,7 @@ def _dies_before_its_events(random: Random) -> Story:
     for lost in faults[:5]:
         commit = f"commit {random.choice(('requests', 'grants'))}"
         faults.append(Fault(at=lost.at + 0.02, kind="kill executor when", outcome=commit, seconds=0.3))
-    actions = (_action(random, limit=None, keys=0),)
-    return _story(random, requests=_plain(random, 150, 4.0), actions=actions, faults=_ordered(*faults))
+    return _story(random, requests=_plain(random, 150, 4.0), faults=faults)
 
 
 def _refused(random: Random) -> Story:
@@ -393,8 +386,7 @@ def _refused(random: Random) -> Story:
     requests = _requests(random, 40, seconds=3.0, script=lambda: random.choice(scripts))
     faults = _faults(random, "poison", 3, until=3.5)
     faults += [Fault(at=each.at + 0.0001, kind="poison") for each in faults[:2]]
-    actions = (_action(random, limit=None, keys=0),)
-    return _story(random, requests=requests, actions=actions, faults=_ordered(*faults))
+    return _story(random, requests=requests, faults=faults)
 
 
 # Workers, at the leader.
@@ -408,11 +400,10 @@ def _doubt(random: Random) -> Story:
     faults = [lost]
     if random.random() < 0.5:
         faults.append(Fault(at=lost.at, kind="kill executor when", outcome="commit reclaims", seconds=0.3))
-    actions = (_action(random, limit=None, keys=0),)
     requests = [
         replace(each, timeout_seconds=9.0 if each.script[0].kind == "deaf" else None) for each in requests
     ]
-    return _story(random, requests=requests, actions=actions, workers=(6, 6), faults=_ordered(*faults))
+    return _story(random, requests=requests, workers=(6, 6), faults=faults)
 
 
 def _doubt_in_a_new_session(random: Random) -> Story:
@@ -423,8 +414,7 @@ def _doubt_in_a_new_session(random: Random) -> Story:
         _lose(at - 0.01, "Heartbeat Hello", 4 * _LEASE, worker=0),
     ]
     requests = _requests(random, 8, seconds=1.5, script=lambda: (Step("ok", random.choice((1.0, 12.0))),))
-    actions = (_action(random, limit=None, keys=0),)
-    return _story(random, requests=requests, actions=actions, workers=(6, 6), faults=_ordered(*faults))
+    return _story(random, requests=requests, workers=(6, 6), faults=faults)
 
 
 def _answers_lost(random: Random) -> Story:
@@ -440,8 +430,7 @@ def _answers_lost(random: Random) -> Story:
         random, 30, seconds=12.0, script=lambda: _ok(random, 1.0),
         ttl_seconds=lambda r: r.choice((None, 0.5, 1.0)),
     )  # fmt: skip
-    actions = (_action(random, limit=None, keys=0),)
-    return _story(random, requests=requests, actions=actions, workers=(8, 8), faults=_ordered(*faults))
+    return _story(random, requests=requests, workers=(8, 8), faults=faults)
 
 
 def _recalls(random: Random) -> Story:
@@ -452,11 +441,7 @@ def _recalls(random: Random) -> Story:
         faults.append(_lose(at + 1.0, "Offers", 1.5, share=0.6))
     requests = _requests(random, 20, seconds=4.0, script=lambda: _ok(random, 0.3))
     commands = (CommandPlan(at=at + 1.6 + random.random(), kind="pause", target=0, seconds=6.0),)
-    actions = (_action(random, limit=None, keys=0),)
-    return _story(
-        random, requests=requests, actions=actions, workers=(10, 10), commands=commands,
-        faults=_ordered(*faults),
-    )  # fmt: skip
+    return _story(random, requests=requests, workers=(10, 10), commands=commands, faults=faults)
 
 
 def _cut_off(random: Random) -> Story:
@@ -470,15 +455,7 @@ def _cut_off(random: Random) -> Story:
     if random.random() < 0.4:
         faults = [Fault(at=at, kind="worker without broker", target=0, seconds=2 * lease)]
     requests = _requests(random, 6, seconds=4.0, script=lambda: (Step("ok", random.choice((1.0, 40.0))),))
-    actions = (_action(random, limit=None, keys=0),)
-    return _story(
-        random,
-        requests=requests,
-        actions=actions,
-        workers=(6, 6),
-        lease_seconds=lease,
-        faults=_ordered(*faults),
-    )
+    return _story(random, requests=requests, workers=(6, 6), lease_seconds=lease, faults=faults)
 
 
 def _reclaims(random: Random) -> Story:
@@ -490,8 +467,7 @@ def _reclaims(random: Random) -> Story:
     requests = _requests(
         random, 8, seconds=3.0, begin=4.0, script=lambda: (Step("ok", 3 + 3 * random.random()),)
     )
-    actions = (_action(random, limit=None, keys=0),)
-    return _story(random, requests=requests, actions=actions, workers=(6, 6), faults=_ordered(*faults))
+    return _story(random, requests=requests, workers=(6, 6), faults=faults)
 
 
 def _returned(random: Random) -> Story:
@@ -506,7 +482,7 @@ def _returned(random: Random) -> Story:
     )
     actions = (_action(random, limit=None, keys=0, retry={"max_attempts": 3, "delay_seconds": 0.2}),)
     faults = [Fault(at=2.0 + random.random(), kind="kill executor", target=-1, seconds=0.3)]
-    return _story(random, requests=requests, actions=actions, workers=(12, 12), faults=_ordered(*faults))
+    return _story(random, requests=requests, actions=actions, workers=(12, 12), faults=faults)
 
 
 def _takeovers_unheard(random: Random) -> Story:
@@ -517,8 +493,7 @@ def _takeovers_unheard(random: Random) -> Story:
         _lose(at - 0.4, "Heartbeat Hello", 1.0 + random.random()),
     ]
     requests = _requests(random, 10, seconds=3.0, script=lambda: (Step("ok", 3 * random.random()),))
-    actions = (_action(random, limit=None, keys=0),)
-    return _story(random, requests=requests, actions=actions, workers=(6, 6), faults=_ordered(*faults))
+    return _story(random, requests=requests, workers=(6, 6), faults=faults)
 
 
 def _probes(random: Random) -> Story:
@@ -535,11 +510,7 @@ def _probes(random: Random) -> Story:
         faults += _faults(random, "kill worker", 1, until=6.0, target=0, seconds=0.3)
     if random.random() < 0.5:
         faults.append(_lose(0.5, "Dismissed", 14.0))
-    actions = (_action(random, limit=None, keys=0),)
-    return _story(
-        random, requests=_plain(random, 25, 14.0, 1.0), actions=actions, workers=(2,) * 6,
-        faults=_ordered(*faults),
-    )  # fmt: skip
+    return _story(random, requests=_plain(random, 25, 14.0, 1.0), workers=(2,) * 6, faults=faults)
 
 
 def _hellos(random: Random) -> Story:
@@ -554,7 +525,7 @@ def _hellos(random: Random) -> Story:
     faults += _faults(random, "connections break", 3, until=6.0)
     faults += _faults(random, "lose", 2, until=6.0, outcome="Welcome", seconds=0.5, target=-1)
     faults += _faults(random, "kill executor when", 1, until=6.0, outcome="to worker Welcome", seconds=0.3)
-    return _story(random, requests=_plain(random, 30, 6.0, 0.5), faults=_ordered(*faults))
+    return _story(random, actions=(_action(random),), requests=_plain(random, 30, 6.0, 0.5), faults=faults)
 
 
 def _reconnects(random: Random) -> Story:
@@ -566,8 +537,7 @@ def _reconnects(random: Random) -> Story:
         Fault(at=at, kind="connections break"),
         _lose(at + 0.3, "Offers", 0.8, share=random.choice((0.3, 1.0))),
     ]
-    actions = (_action(random, limit=None, keys=0),)
-    return _story(random, requests=_plain(random, 60, 6.0, 0.3), actions=actions, faults=_ordered(*faults))
+    return _story(random, requests=_plain(random, 60, 6.0, 0.3), faults=faults)
 
 
 def _offers_lost(random: Random) -> Story:
@@ -586,10 +556,9 @@ def _offers_lost(random: Random) -> Story:
         random, "delay", 2, until=5.0, outcome="Offers CancelAttempt", seconds=0.5, target=-1,
         delay=lambda r: 1.5 * r.random(),
     )  # fmt: skip
-    actions = (_action(random, limit=None, keys=0),)
     requests = _plain(random, 40, 5.0)
     commands = _cancels(random, requests, (0.1, 0.5))
-    return _story(random, requests=requests, actions=actions, commands=commands, faults=_ordered(*faults))
+    return _story(random, requests=requests, commands=commands, faults=faults)
 
 
 def _reports_lost(random: Random) -> Story:
@@ -599,8 +568,7 @@ def _reports_lost(random: Random) -> Story:
         random, "lose", 4, until=5.0, outcome=names, seconds=lambda r: r.random(), target=-1,
         share=lambda r: r.choice((0.3, 1.0)),
     )  # fmt: skip
-    actions = (_action(random, limit=None, keys=0),)
-    return _story(random, requests=_plain(random, 40, 5.0), actions=actions, faults=_ordered(*faults))
+    return _story(random, requests=_plain(random, 40, 5.0), faults=faults)
 
 
 def _ends_lost(random: Random) -> Story:
@@ -609,9 +577,8 @@ def _ends_lost(random: Random) -> Story:
     commands = tuple(
         CommandPlan(at=2.5 + random.random(), kind="cancel", target=each.number) for each in requests
     )
-    actions = (_action(random, limit=None, keys=0),)
     return _story(
-        random, requests=requests, actions=actions, commands=commands,
+        random, requests=requests, commands=commands,
         faults=(_lose(0.5, "AttemptEnded AttemptReturned", 25.0),),
     )  # fmt: skip
 
@@ -621,8 +588,7 @@ def _drains(random: Random) -> Story:
     at = 3.0 + random.random()
     faults = [Fault(at=at, kind="stop worker", target=0), _lose(at, "AttemptEnded AttemptReturned", 0.3)]
     requests = _requests(random, 50, seconds=5.0, script=lambda: (Step("ok", random.choice((0.3, 0.9))),))
-    actions = (_action(random, limit=None, keys=0),)
-    return _story(random, requests=requests, actions=actions, workers=(10, 10), faults=_ordered(*faults))
+    return _story(random, requests=requests, workers=(10, 10), faults=faults)
 
 
 def _drains_in_peace(random: Random) -> Story:
@@ -632,10 +598,7 @@ def _drains_in_peace(random: Random) -> Story:
         Fault(at=1.5 + random.random(), kind="kill executor", target=-1, seconds=0.3),
     ]
     requests = _requests(random, 40, seconds=5.0, script=lambda: _ok(random, 0.8))
-    actions = (_action(random, limit=None, keys=0),)
-    return _story(
-        random, requests=requests, actions=actions, workers=(8, 8), executors=3, faults=_ordered(*faults)
-    )
+    return _story(random, requests=requests, workers=(8, 8), executors=3, faults=faults)
 
 
 def _operator_drains(random: Random) -> Story:
@@ -646,8 +609,7 @@ def _operator_drains(random: Random) -> Story:
         *_faults(random, "connections break", 2, since=at + 0.5, until=at + 4.0),
         *_faults(random, "kill executor", 1, since=at + 0.5, until=at + 4.0, target=-1, seconds=0.3),
     ]
-    actions = (_action(random, limit=None, keys=0),)
-    return _story(random, requests=_plain(random, 40, 6.0, 0.3), actions=actions, faults=_ordered(*faults))
+    return _story(random, requests=_plain(random, 40, 6.0, 0.3), faults=faults)
 
 
 def _deaf(random: Random) -> Story:
@@ -662,8 +624,7 @@ def _deaf(random: Random) -> Story:
     faults = [
         Fault(at=random.random(), kind="worker clock steps", target=0, seconds=random.choice((-3600.0, 5.0)))
     ]
-    actions = (_action(random, limit=None, keys=0),)
-    return _story(random, requests=requests, actions=actions, faults=_ordered(*faults))
+    return _story(random, requests=requests, faults=faults)
 
 
 def _identity(random: Random) -> Story:
@@ -673,8 +634,7 @@ def _identity(random: Random) -> Story:
         outcome=lambda r: r.choice(("end", "end of another", "leaving", "hello")),
     )  # fmt: skip
     requests = _requests(random, 30, seconds=4.0, script=lambda: (Step("ok", 0.5 + random.random()),))
-    actions = (_action(random, limit=None, keys=0),)
-    return _story(random, requests=requests, actions=actions, workers=(20, 20), faults=_ordered(*faults))
+    return _story(random, requests=requests, workers=(20, 20), faults=faults)
 
 
 # Runs: short executions, and a backlog.
@@ -728,7 +688,7 @@ def _runs_changed(random: Random) -> Story:
     commands.append(CommandPlan(at=3.0 + random.random(), kind="pause", target=0, seconds=0.3))
     actions = (_run_action(random, limit=random.choice((2, 3))),)
     requests = _requests(random, 500, seconds=4.0, script=lambda: _ok(random, 0.03))
-    return _story(random, requests=requests, actions=actions, commands=tuple(commands))
+    return _story(random, requests=requests, actions=actions, commands=commands)
 
 
 def _runs_told(random: Random) -> Story:
@@ -754,8 +714,7 @@ def _runs_stalled(random: Random) -> Story:
     """Among short executions there are long ones, and another worker has nothing to do."""
     scripts = [_ok(random, 0.02) for _ in range(40)] + [(Step("ok", 3.0 + random.random()),)]
     requests = _requests(random, 240, seconds=3.0, script=lambda: random.choice(scripts))
-    actions = (_action(random, limit=None, keys=0),)
-    return _story(random, requests=requests, actions=actions, workers=(2, 2))
+    return _story(random, requests=requests, workers=(2, 2))
 
 
 def _runs_returned(random: Random) -> Story:
@@ -765,7 +724,7 @@ def _runs_returned(random: Random) -> Story:
     faults = _faults(random, "slow confirms", 3, since=1.2, until=4.0, seconds=0.3)
     return _story(
         random, requests=requests, actions=(_run_action(random, limit=random.choice((1, 1, 2))),),
-        write_seconds=random.choice((0.002, 0.025)), faults=_ordered(*faults),
+        write_seconds=random.choice((0.002, 0.025)), faults=faults,
     )  # fmt: skip
 
 
@@ -781,9 +740,7 @@ def _runs_lost(random: Random) -> Story:
         outcome=lambda r: f"commit {r.choice(('grants', 'ends'))}",
     )  # fmt: skip
     requests = _requests(random, 500, seconds=3.0, script=lambda: _ok(random, 0.02))
-    return _story(
-        random, requests=requests, actions=(_run_action(random),), executors=3, faults=_ordered(*faults)
-    )
+    return _story(random, requests=requests, actions=(_run_action(random),), executors=3, faults=faults)
 
 
 def _runs_reconnected(random: Random) -> Story:
@@ -794,7 +751,7 @@ def _runs_reconnected(random: Random) -> Story:
         faults += [_lose(at - 0.08, "Offers", 0.08), Fault(at=at, kind="connections break")]
     requests = _requests(random, 500, seconds=4.0, script=lambda: _ok(random, 0.03))
     return _story(
-        random, requests=requests, actions=(_run_action(random),), faults=_ordered(*faults),
+        random, requests=requests, actions=(_run_action(random),), faults=faults,
         write_seconds=random.choice((0.002, 0.025)),
     )  # fmt: skip
 
@@ -814,9 +771,7 @@ def _runs_with_losses(random: Random) -> Story:
     )  # fmt: skip
     commands = (CommandPlan(at=2.0 + random.random(), kind="pause", target=0, seconds=0.3),)
     requests = _requests(random, 500, seconds=3.5, script=lambda: _ok(random, 0.02))
-    return _story(
-        random, requests=requests, actions=(_run_action(random),), commands=commands, faults=_ordered(*faults)
-    )
+    return _story(random, requests=requests, actions=(_run_action(random),), commands=commands, faults=faults)
 
 
 def _runs_of_old_leaders(random: Random) -> Story:
@@ -835,7 +790,7 @@ def _runs_moved(random: Random) -> Story:
         Fault(at=at + 1.5, kind="drain by operator", target=random.randrange(2), seconds=1.0),
     ]
     requests = _requests(random, 500, seconds=3.0, script=lambda: _ok(random, 0.02))
-    return _story(random, requests=requests, actions=(_run_action(random),), faults=_ordered(*faults))
+    return _story(random, requests=requests, actions=(_run_action(random),), faults=faults)
 
 
 KINDS: Final[dict[str, Callable[[Random], Story]]] = {

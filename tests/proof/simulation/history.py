@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from tests.proof.simulation.database import AttemptRecord, Commit
-from tests.proof.simulation.runner import NS
+from tests.proof.simulation.runner import NS, number_of
 from tests.proof.simulation.world import Outcome as World
 from turnstile.common.domain.states import Status
 from turnstile.stress.check.gates import UNLIMITED
@@ -66,17 +66,13 @@ def lost_by_failover(world: World) -> Lost:
     if not world.postgres.has_failed_over:
         return Lost()
     commits = [each for each in world.postgres.commits if each.is_missed]
-    numbers = {_number(row.parameters) for each in commits for row in each.turn.admitted}
+    numbers = {number_of(row.parameters) for each in commits for row in each.turn.admitted}
     (failover,) = (fault for fault in world.story.faults if fault.kind == "failover")
     missed = range(round(failover.at * NS), round((failover.at + failover.seconds) * NS) + 1)
     for number, order in world.clients.orders.items():
         if order.plan.submitter == world.story.inbox_submitter and order.confirmed_at in missed:
             numbers.add(number)
     return Lost(execution_ids=frozenset(_ids_of(commits)), numbers=frozenset(numbers))
-
-
-def _number(parameters: bytes) -> int:
-    return int(parameters[len(b'{"number": ') : -1])
 
 
 def recording_of(world: World) -> Recording:
@@ -183,7 +179,7 @@ def numbers_of(world: World) -> dict[int, int]:
     places = {plan.number: place for place, plan in enumerate(world.story.requests)}
     found = {}
     for execution_id, row in world.postgres.tables.admitted.items():
-        found[execution_id] = places.get(_number(row.parameters), FOREIGN)
+        found[execution_id] = places.get(number_of(row.parameters), FOREIGN)
     return found
 
 

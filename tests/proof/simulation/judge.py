@@ -14,6 +14,7 @@ import numpy as np
 
 from tests.proof.simulation.broker import COMPLETIONS
 from tests.proof.simulation.history import Lost, history, lost_by_failover, recording_of
+from tests.proof.simulation.runner import number_of
 from tests.proof.simulation.story import RequestPlan
 from tests.proof.simulation.world import Outcome
 from turnstile.common.domain.states import Status
@@ -151,7 +152,7 @@ def _outcomes(outcome: Outcome, lost: Lost) -> Iterator[str]:
     for execution_id, row in tables.ended.items():
         if execution_id in lost.execution_ids:
             continue
-        number = int(tables.admitted[execution_id].parameters[len(b'{"number": ') : -1])
+        number = number_of(tables.admitted[execution_id].parameters)
         events = outcome.clients.events.get(execution_id, set())
         problem = "EVENT", f"ended as {row.status}, and listeners heard {sorted(events) or 'nothing'}"
         if events == {str(row.status)}:

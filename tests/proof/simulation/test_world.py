@@ -30,6 +30,7 @@ from tests.proof.simulation.processes import Process, Processes, SimulatedClock,
 from tests.proof.simulation.shrink import shortest
 from tests.proof.simulation.story import CommandPlan, story_of
 from tests.proof.simulation.world import World
+from tests.support.sizes import sizes, within
 from turnstile.common.domain.errors import Unavailable
 from turnstile.common.domain.states import Status
 from turnstile.common.worker_protocol import ToSession, Welcome
@@ -410,7 +411,8 @@ def test_a_failing_story_gets_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sentences
 
 
-@pytest.mark.parametrize("first", range(0, 120, 20))
-def test_stories_break_no_promise(first: int) -> None:
-    for seed in range(first, first + 20):
+@pytest.mark.timeout(900)
+@sizes("seconds", short=15.0, whole=300.0)
+def test_stories_break_no_promise(seconds: float) -> None:
+    for seed in within(seconds):
         assert violations(World(story_of(seed, size=0.1)).run()) == [], f"seed {seed}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tests.proof.simulation.broker import HEARTBEATS
 from tests.proof.simulation.processes import WALL, Process
-from tests.proof.simulation.runner import NS, RunRecord
+from tests.proof.simulation.runner import NS, RunRecord, number_of, parameters_of
 from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.states import Status
 from turnstile.common.worker_protocol import (
@@ -436,7 +436,7 @@ class Watcher:
         tables, over_at = self.world.postgres.tables, self.world.healed_at + seconds
         for each in self.starts:
             row = tables.admitted.get(each.execution_id)
-            is_stray = row is None or row.parameters != b'{"number": %d}' % each.number
+            is_stray = row is None or row.parameters != parameters_of(each.number)
             if is_stray and each.started_at / NS < self.world.healed_at < over_at < each.stopped_at / NS:
                 yield f"STRAY execution {each.execution_id} does not exist, and runs at {each.worker}"
 
@@ -451,7 +451,7 @@ class Watcher:
         for number, order in self.world.clients.orders.items():
             if order.plan.is_invalid or order.confirmed_at == NEVER:
                 continue
-            at = created.get(b'{"number": %d}' % number, round(self._now * NS))
+            at = created.get(parameters_of(number), round(self._now * NS))
             if at - order.confirmed_at > seconds * NS:
                 yield f"LATE request {number} was decided after {(at - order.confirmed_at) / NS:.2f} s"
 
@@ -467,7 +467,7 @@ class Watcher:
             and command.at + 0.5 < requests[command.target].at
         }
         for execution_id, row in tables.ended.items():
-            number = int(tables.admitted[execution_id].parameters[len(b'{"number": ') : -1])
+            number = number_of(tables.admitted[execution_id].parameters)
             if number in early and (row.status is not Status.CANCELLED or row.attempt):
                 yield (
                     f"EARLY execution {execution_id} is {row.status} in attempt {row.attempt}, and its"

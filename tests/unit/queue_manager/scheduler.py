@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from tests.proof.queue_manager.configurations import define
 from tests.proof.queue_manager.recount import recount
 from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.states import Status
@@ -12,9 +13,6 @@ from turnstile.executor.queue_manager.definitions import Action, Pool, Resource,
 from turnstile.executor.queue_manager.inputs import (
     Admit,
     Cancel,
-    DefineAction,
-    DefinePool,
-    DefineResource,
     Ended,
     Input,
     Returned,
@@ -44,13 +42,7 @@ class Scheduler:
         return [each.id for each in self.out.granted]
 
     def define(self, definition: Action | Resource | Pool) -> list[int]:
-        match definition:
-            case Action():
-                return self.turn(DefineAction(action=definition))
-            case Resource():
-                return self.turn(DefineResource(resource=definition))
-            case Pool():
-                return self.turn(DefinePool(pool=definition))
+        return self.turn(define(definition))
 
     def change(self, ref: str, **changes: Any) -> list[int]:
         return self.define(replace(self.state.actions[ref].definition, **changes))
@@ -140,3 +132,30 @@ class Scheduler:
 
 def uses(*names: str) -> tuple[Use, ...]:
     return tuple(Use(resource=name) for name in names)
+
+
+def two_resources(
+    *others: Action, a: Any = None, x: Any = None, y: Any = None, workers: dict[str, int] | None = None
+) -> Scheduler:
+    """Return one in which the action `a` acquires the resources `x` and `y`, and `b` only `y`."""
+    return Scheduler(
+        Resource(**{"name": "x", "capacity": 1, **(x or {})}),
+        Resource(**{"name": "y", "capacity": 1, **(y or {})}),
+        Action(ref="a", uses=uses("x", "y"), **(a or {})),
+        Action(ref="b", uses=uses("y")),
+        *others,
+        workers=workers,
+    )
+
+
+def two_pools(**resource: Any) -> Scheduler:
+    """Return one in which `a` and `g` of the pool `gpu` share a unit of a resource; `p` needs none."""
+    s = Scheduler(
+        Resource(name="r", capacity=1, **resource),
+        Action(ref="a", uses=uses("r")),
+        Action(ref="p"),
+        Action(ref="g", pool="gpu", uses=uses("r")),
+        workers={"w": 1},
+    )
+    s.worker("v", 4, pools="gpu")
+    return s

@@ -5,7 +5,7 @@ from math import inf
 import pytest
 
 from tests.proof.queue_manager.loads import Ledger, check_load, door, with_report
-from tests.unit.queue_manager.scheduler import Scheduler, uses
+from tests.unit.queue_manager.scheduler import Scheduler, two_pools, two_resources, uses
 from turnstile.common.domain.errors import Code
 from turnstile.common.domain.states import Status
 from turnstile.executor.queue_manager.decide import decide
@@ -76,13 +76,7 @@ def test_resources_are_acquired_by_rank_and_name_whatever_the_action_lists() -> 
 
 
 def test_what_waits_between_two_resources_holds_units_slot_and_total() -> None:
-    s = Scheduler(
-        Resource(name="x", capacity=1),
-        Resource(name="y", capacity=1),
-        Action(ref="a", max_concurrent=1, max_concurrent_total=1, uses=uses("x", "y")),
-        Action(ref="b", uses=uses("y")),
-        Action(ref="c", uses=uses("x")),
-    )
+    s = two_resources(Action(ref="c", uses=uses("x")), a={"max_concurrent": 1, "max_concurrent_total": 1})
     assert s.submit_all("b", "a", "c") == [1]
     assert s.holding() == [2]
     assert s.state.actions["a"].held == 1
@@ -98,26 +92,13 @@ def test_what_waits_for_its_first_resource_holds_nothing() -> None:
 
 
 def test_units_are_not_held_without_a_free_worker_slot() -> None:
-    s = Scheduler(
-        Resource(name="x", capacity=1),
-        Resource(name="y", capacity=1),
-        Action(ref="a", uses=uses("x", "y")),
-        Action(ref="b", uses=uses("y")),
-        workers={"w": 1},
-    )
+    s = two_resources(workers={"w": 1})
     assert s.submit_all("b", "a") == [1]
     assert s.holding() == []
 
 
 def test_the_last_holder_gives_back_when_a_worker_slot_is_taken() -> None:
-    s = Scheduler(
-        Resource(name="x", capacity=2),
-        Resource(name="y", capacity=1),
-        Action(ref="a", uses=uses("x", "y")),
-        Action(ref="b", uses=uses("y")),
-        Action(ref="p"),
-        workers={"w": 3},
-    )
+    s = two_resources(Action(ref="p"), x={"capacity": 2}, workers={"w": 3})
     s.submit_all("b", "a", "a")
     assert s.holding() == [2, 3]
     assert s.submit_all("p") == [4]
@@ -126,14 +107,7 @@ def test_the_last_holder_gives_back_when_a_worker_slot_is_taken() -> None:
 
 
 def test_a_holder_gives_back_when_another_pool_takes_the_worker_slot() -> None:
-    s = Scheduler(
-        Resource(name="x", capacity=2),
-        Resource(name="y", capacity=1),
-        Action(ref="a", uses=uses("x", "y")),
-        Action(ref="b", uses=uses("y")),
-        Action(ref="p", pool="q"),
-        workers={},
-    )
+    s = two_resources(Action(ref="p", pool="q"), x={"capacity": 2}, workers={})
     s.worker("w", 3, pools="default q")
     s.submit_all("b", "a", "a")
     assert s.holding() == [2, 3]
@@ -144,13 +118,7 @@ def test_a_holder_gives_back_when_another_pool_takes_the_worker_slot() -> None:
 
 
 def test_a_cancelled_holder_releases_everything_and_another_may_hold() -> None:
-    s = Scheduler(
-        Resource(name="x", capacity=2),
-        Resource(name="y", capacity=1),
-        Action(ref="a", uses=uses("x", "y")),
-        Action(ref="b", uses=uses("y")),
-        workers={"w": 2},
-    )
+    s = two_resources(x={"capacity": 2}, workers={"w": 2})
     s.submit_all("b", "a", "a")
     assert s.holding() == [2]
     s.cancel(2)
@@ -159,13 +127,7 @@ def test_a_cancelled_holder_releases_everything_and_another_may_hold() -> None:
 
 @pytest.mark.parametrize("name", ["x", "y"])
 def test_a_holder_gives_back_when_its_route_closes(name: str) -> None:
-    s = Scheduler(
-        Resource(name="x", capacity=1),
-        Resource(name="y", capacity=1),
-        Action(ref="a", uses=uses("x", "y")),
-        Action(ref="b", uses=uses("y")),
-        Action(ref="c", uses=uses("x")),
-    )
+    s = two_resources(Action(ref="c", uses=uses("x")))
     s.submit_all("b", "a", "c")
     started = s.change_resource(name, paused=True)
     assert s.holding() == []
@@ -182,14 +144,7 @@ def test_units_stay_held_until_the_end_is_committed() -> None:
 
 
 def test_others_pass_what_no_worker_can_take() -> None:
-    s = Scheduler(
-        Resource(name="r", capacity=1),
-        Action(ref="a", uses=uses("r")),
-        Action(ref="p"),
-        Action(ref="g", pool="gpu", uses=uses("r")),
-        workers={"w": 1},
-    )
-    s.worker("v", 4, pools="gpu")
+    s = two_pools()
     assert s.submit_all("p", "a", "g") == [1, 3]
     assert s.out.passed_over == 1
     assert s.end(1, 3) == [2]
@@ -216,14 +171,7 @@ def test_an_action_without_a_worker_blocks_nobody() -> None:
 
 
 def test_patience_ends_and_units_are_set_aside() -> None:
-    s = Scheduler(
-        Resource(name="r", capacity=1, patience_seconds=10),
-        Action(ref="a", uses=uses("r")),
-        Action(ref="p"),
-        Action(ref="g", pool="gpu", uses=uses("r")),
-        workers={"w": 1},
-    )
-    s.worker("v", 4, pools="gpu")
+    s = two_pools(patience_seconds=10)
     s.submit_all("p", "a", *["g"] * 9)
     assert s.end(3) == [4]
     s.wait(9)
@@ -252,14 +200,7 @@ def test_a_holder_acquires_what_becomes_free_although_no_worker_slot_is_left_for
 
 
 def test_patience_begins_when_the_pool_is_resumed() -> None:
-    s = Scheduler(
-        Resource(name="r", capacity=1, patience_seconds=1),
-        Action(ref="a", uses=uses("r")),
-        Action(ref="p"),
-        Action(ref="g", pool="gpu", uses=uses("r")),
-        workers={"w": 1},
-    )
-    s.worker("v", 4, pools="gpu")
+    s = two_pools(patience_seconds=1)
     s.submit_all("p")
     s.define(Pool(name="default", paused=True))
     s.submit_all("a", "g", "g", "g")
@@ -270,13 +211,8 @@ def test_patience_begins_when_the_pool_is_resumed() -> None:
 
 
 def test_patience_is_not_spent_while_the_pool_is_paused_or_has_no_worker() -> None:
-    s = Scheduler(
-        Resource(name="r", capacity=1, patience_seconds=1),
-        Action(ref="a", uses=uses("r")),
-        Action(ref="g", pool="gpu", uses=uses("r")),
-        Pool(name="default", paused=True),
-    )
-    s.worker("v", 4, pools="gpu")
+    s = two_pools(patience_seconds=1)
+    s.define(Pool(name="default", paused=True))
     s.submit_all("a", "g", "g")
     s.wait(5)
     assert s.end(2) == [3]
@@ -286,14 +222,7 @@ def test_patience_is_not_spent_while_the_pool_is_paused_or_has_no_worker() -> No
 
 @pytest.mark.parametrize("gone", ["drains", "paused", "lost"])
 def test_an_impatient_holder_gives_back_when_no_worker_is_left(gone: str) -> None:
-    s = Scheduler(
-        Resource(name="r", capacity=1, patience_seconds=1),
-        Action(ref="a", uses=uses("r")),
-        Action(ref="p"),
-        Action(ref="g", pool="gpu", uses=uses("r")),
-        workers={"w": 1},
-    )
-    s.worker("v", 4, pools="gpu")
+    s = two_pools(patience_seconds=1)
     s.submit_all("p", "a", "g", "g", "g")
     s.end(3)
     s.wait(2)
@@ -337,13 +266,7 @@ def test_the_rate_of_a_resource_counts_all_its_actions() -> None:
 
 def test_a_holder_keeps_one_start_of_each_rate_that_it_passed() -> None:
     rate = Rate(starts=2, per_seconds=10)
-    s = Scheduler(
-        Resource(name="x", capacity=9, rate=rate),
-        Resource(name="y", capacity=1),
-        Action(ref="a", uses=uses("x", "y")),
-        Action(ref="b", uses=uses("y")),
-        Action(ref="c", uses=uses("x")),
-    )
+    s = two_resources(Action(ref="c", uses=uses("x")), x={"capacity": 9, "rate": rate})
     s.submit_all("b", "a", "c", "c")
     assert s.running() == [1, 3]
     assert s.holding() == [2]
@@ -352,25 +275,14 @@ def test_a_holder_keeps_one_start_of_each_rate_that_it_passed() -> None:
 
 def test_a_start_that_was_kept_and_given_up_is_used_by_others() -> None:
     rate = Rate(starts=1, per_seconds=10)
-    s = Scheduler(
-        Resource(name="x", capacity=9, rate=rate),
-        Resource(name="y", capacity=1),
-        Action(ref="a", uses=uses("x", "y")),
-        Action(ref="b", uses=uses("y")),
-        Action(ref="c", uses=uses("x")),
-    )
+    s = two_resources(Action(ref="c", uses=uses("x")), x={"capacity": 9, "rate": rate})
     s.submit_all("b", "a", "c")
     assert s.cancel(2) == [3]
 
 
 def test_time_wakes_what_waits_for_a_start_while_another_one_is_kept() -> None:
-    s = Scheduler(
-        Resource(name="x", capacity=1),
-        Resource(name="y", capacity=1),
-        Action(ref="a", rate=Rate(starts=2, per_seconds=10), uses=uses("x", "y")),
-        Action(ref="b", uses=uses("y")),
-        Action(ref="c", rate=Rate(starts=2, per_seconds=10)),
-    )
+    rate = Rate(starts=2, per_seconds=10)
+    s = two_resources(Action(ref="c", rate=rate), a={"rate": rate})
     s.submit_all("a")
     s.end(1)
     s.submit_all("b", "a", "a")
@@ -466,12 +378,7 @@ def test_a_load_finds_the_starts_that_a_rate_counts_since_it_changed(changes: li
 
 
 def test_a_rate_that_a_resource_gets_counts_what_holds_its_units() -> None:
-    s = Scheduler(
-        Resource(name="x", capacity=9),
-        Resource(name="y", capacity=1),
-        Action(ref="a", uses=uses("x", "y")),
-        Action(ref="b", uses=uses("y")),
-    )
+    s = two_resources(x={"capacity": 9})
     s.submit_all("b", "a")
     s.change_resource("x", rate=Rate(starts=1, per_seconds=5))
     assert s.end(1) == [2]
@@ -535,12 +442,7 @@ def test_the_grants_of_a_turn_do_not_depend_on_the_order_of_its_ends() -> None:
 
 
 def test_passages_tell_when_each_gate_was_passed() -> None:
-    s = Scheduler(
-        Resource(name="x", capacity=1),
-        Resource(name="y", capacity=1),
-        Action(ref="a", uses=uses("x", "y")),
-        Action(ref="b", uses=uses("y")),
-    )
+    s = two_resources()
     s.submit_all("b", "a")
     s.now = 7
     s.end(1)
@@ -555,12 +457,7 @@ def test_passages_tell_when_each_gate_was_passed() -> None:
 
 
 def test_a_changed_rank_gives_back_and_acquires_in_the_new_order() -> None:
-    s = Scheduler(
-        Resource(name="x", capacity=1, rank=1),
-        Resource(name="y", capacity=1, rank=2),
-        Action(ref="a", uses=uses("x", "y")),
-        Action(ref="b", uses=uses("y")),
-    )
+    s = two_resources(x={"rank": 1}, y={"rank": 2})
     s.submit_all("b", "a")
     s.change_resource("x", rank=3)
     assert s.holding() == []

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.queue_manager.scheduler import Scheduler, uses
+from tests.unit.queue_manager.scheduler import Scheduler, two_resources, uses
 from turnstile.common.domain.errors import Code
 from turnstile.common.domain.states import Status
 from turnstile.executor.queue_manager.definitions import Action, KeySettings, Rate, Resource
@@ -194,10 +194,7 @@ def test_expiry_in_the_middle_of_a_queue_frees_no_place_twice() -> None:
 
 
 def test_a_holder_expires_and_releases_its_units() -> None:
-    s = Scheduler(
-        Resource(name="x", capacity=1), Resource(name="y", capacity=1), Action(ref="a", uses=uses("x", "y")),
-        Action(ref="b", uses=uses("y")), Action(ref="c", uses=uses("x")),
-    )  # fmt: skip
+    s = two_resources(Action(ref="c", uses=uses("x")))
     s.submit_all("b")
     s.submit("a", ttl_seconds=2)
     assert s.submit_all("c") == []
@@ -214,10 +211,7 @@ def test_timers_that_mean_nothing_any_more_are_removed() -> None:
 
 
 def test_removing_old_timers_keeps_the_expiry_of_a_holder() -> None:
-    s = Scheduler(
-        Resource(name="x", capacity=1), Resource(name="y", capacity=1), Action(ref="a", uses=uses("x", "y")),
-        Action(ref="b", uses=uses("y")), Action(ref="c", ttl_seconds=1000),
-    )  # fmt: skip
+    s = two_resources(Action(ref="c", ttl_seconds=1000))
     s.submit_all("b")
     s.submit("a", ttl_seconds=50)
     for _ in range(1100):
@@ -316,10 +310,7 @@ def test_deleting_is_refused_while_more_wait_than_may_be_cancelled() -> None:
 
 
 def test_deleting_cancels_what_waits_is_delayed_or_holds_units() -> None:
-    s = Scheduler(
-        Resource(name="x", capacity=1), Resource(name="y", capacity=1), Action(ref="a", uses=uses("x", "y")),
-        Action(ref="b", uses=uses("y")),
-    )  # fmt: skip
+    s = two_resources()
     s.submit_all("b", "a", "a/k")
     s.submit("a", run_at=50.0)
     s.turn(DeleteAction(ref="a", reason="gone", cancel_max=9))

@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.proof.queue_manager.references import LINE_OPERATIONS, Operation, check_line
+from turnstile.executor.queue_manager.lines import FairClock
 
 
 @given(
@@ -12,3 +13,10 @@ from tests.proof.queue_manager.references import LINE_OPERATIONS, Operation, che
 @settings(deadline=None)
 def test_a_line_is_a_sorted_list_of_ranks(operations: list[Operation], is_fair: bool) -> None:
     check_line(operations, is_fair=is_fair)
+
+
+def test_tags_that_still_count_are_kept() -> None:
+    clock = FairClock()
+    for number in range(200):
+        clock.charge(3, f"flow {number}", 1, 1)
+    assert clock.start(3, "flow 0") > 0

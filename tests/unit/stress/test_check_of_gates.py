@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.unit.stress.histories import Life, at, broken, differences_when_loaded, hand_made
-from turnstile.stress.check.gate_rules import GATE_RULES
+from turnstile.stress.check.passages import GATE_RULES
 from turnstile.stress.check.rules import check_recording
 from turnstile.stress.check.verdict import Rule
 from turnstile.stress.recording import (
@@ -84,7 +84,7 @@ def test_a_correct_history_breaks_no_rule_and_every_rule_of_gates_is_checked() -
     assert verdict.broken == ()
     checked = {finding.rule: finding.checked for finding in verdict.findings}
     assert set(checked) == set(Rule)
-    assert all(checked[rule] for rule in (*GATE_RULES.values(), Rule.LIMIT_RUN))
+    assert all(checked[rule] for rule in (*GATE_RULES, Rule.LIMIT_RUN))
     assert checked[Rule.UNITS_HELD] == 2 * len(CORRECT)
     # The rules of queues do not apply.
     assert checked[Rule.GRANTED_IN_ORDER] == checked[Rule.NO_IDLE_SLOT] == 0

@@ -7,17 +7,14 @@ import numpy as np
 import pytest
 
 from tests.unit.stress.histories import (
-    LEASE,
     MILLISECOND,
     WORKERS,
     Life,
-    Plan,
     at,
     hand_made,
-    valid_recording,
 )
 from turnstile.stress.metrics import Recovery, Spread, measure_scenario, recoveries, spread
-from turnstile.stress.recording import SECOND, InjectedFault, Outcome, Recording, RunEnd
+from turnstile.stress.recording import InjectedFault, Outcome, Recording, RunEnd
 from turnstile.stress.scenario import FaultKind
 
 
@@ -116,13 +113,13 @@ def test_a_stall_is_the_longest_time_between_two_starts_until_the_next_fault() -
 
 
 def test_lost_runs_are_reclaimed_when_all_have_slots_again() -> None:
-    killed = valid_recording(
-        Plan(executions=8_000, spacing_ns=2 * MILLISECOND, limit=6, killed_at=6 * SECOND)
+    lost = Life(id=1, since=0, granted=1, ended=4_000, worker=1, outcome=Outcome.RECLAIMED)
+    again = Life(id=1, since=4_000, granted=4_000, ended=4_100, attempt=2)
+    other = [replace(lost, id=2), replace(again, id=2, granted=4_500, ended=4_600)]
+    recovery = only(
+        hand_made(lost, again, *other, limit=2, faults=(broken_at(1_000, FaultKind.KILL_WORKER),))
     )
-    recovery = only(killed)
-    lost = killed.attempts[killed.attempts["outcome"] == Outcome.RECLAIMED]
-    assert recovery.lost_runs == len(lost) > 0
-    assert recovery.reclaim_seconds == LEASE / SECOND
+    assert (recovery.lost_runs, recovery.reclaim_seconds) == (2, 3.5)
     assert recovery.kind is FaultKind.KILL_WORKER
 
 

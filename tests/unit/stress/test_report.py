@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tests.unit.stress.histories import Plan, valid_recording
+from tests.unit.stress.histories import correct, fault
 from turnstile.stress.check.verdict import Finding, Rule, Verdict
 from turnstile.stress.metrics import Recovery, ScenarioMetrics, Spread
 from turnstile.stress.recording import SECOND, Recording
@@ -17,9 +17,9 @@ from turnstile.stress.report.live import LiveView
 from turnstile.stress.report.run_report import RunInfo, RunReport, ScenarioReport
 from turnstile.stress.report.store import write_report
 from turnstile.stress.report.summary import print_summary
-from turnstile.stress.scenario import Progress
+from turnstile.stress.scenario import FaultKind, Progress
 
-KILLED_AT = SECOND // 4
+KILLED = replace(fault(FaultKind.KILL_WORKER, 250, 1_250), target="worker-1")
 SPREAD = Spread(count=500, p50_ms=4.13, p90_ms=6.4, p99_ms=8.75, max_ms=1203.0)
 
 
@@ -27,7 +27,7 @@ def scenario_report(
     recording: Recording | None = None, *, broken: tuple[Finding, ...] = ()
 ) -> ScenarioReport:
     """Return the report of a scenario that passed, except for these findings."""
-    recording = recording or valid_recording(Plan(killed_at=KILLED_AT))
+    recording = recording or correct(400, faults=(KILLED,))
     broken_rules = {finding.rule: finding for finding in broken}
     findings = (broken_rules.get(rule, Finding(rule=rule, checked=400, broken=0)) for rule in Rule)
     ended = len(recording.executions)
@@ -65,7 +65,7 @@ def run_report(*scenarios: ScenarioReport, collapses: tuple[str, ...] = ()) -> R
 
 def nothing_happened() -> Recording:
     """Return a recording without requests."""
-    full = valid_recording(Plan(executions=3))
+    full = correct(3)
     return replace(
         full,
         orders=full.orders[:0],
@@ -99,10 +99,8 @@ OVERTAKEN = Finding(rule=Rule.GRANTED_IN_ORDER, checked=398, broken=1, examples=
 
 
 def broken_run() -> RunReport:
-    recording = valid_recording(Plan(killed_at=KILLED_AT))
-    fault = replace(recording.faults[0], target=HOSTILE)
-    kept = scenario_report(replace(recording, faults=(fault,)))
-    other = valid_recording(Plan(keys=3))
+    kept = scenario_report(correct(400, faults=(replace(KILLED, target=HOSTILE),)))
+    other = correct(400, keys=3)
     hostile = replace(other.scenario, name="second", title=f"Scenario of {HOSTILE}")
     return run_report(
         kept,
@@ -155,7 +153,7 @@ def test_the_json_says_what_the_summary_says(folder: Path) -> None:
     assert document["machine"] == broken_run().info.machine
     assert document["scenarios"][0]["metrics"]["hand_over"]["p99_ms"] == 8.75
     assert document["scenarios"][0]["scenario"]["load"]["executions"] == 400
-    assert document["scenarios"][0]["mix"] == str(valid_recording().scenario.load.mix)
+    assert document["scenarios"][0]["mix"] == str(correct().scenario.load.mix)
 
 
 def test_a_run_without_a_completed_scenario_fails() -> None:
@@ -194,7 +192,7 @@ def test_a_scenario_in_which_nothing_ended_is_reported(tmp_path: Path) -> None:
 
 def progress_at(elapsed: float, ended: int, note: str = "") -> Progress:
     return Progress(
-        scenario=valid_recording(Plan(executions=2)).scenario, elapsed_seconds=elapsed,
+        scenario=correct(2).scenario, elapsed_seconds=elapsed,
         sent=400, ended=ended, waiting=1234, active=4, note=note,
     )  # fmt: skip
 

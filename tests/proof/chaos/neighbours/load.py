@@ -46,7 +46,7 @@ _AMQP_SUBMITTERS: Final = ("amqp-1", "amqp-2")
 _AMQP_SHARE: Final = 0.6
 _CALLBACK_SHARE: Final = 0.1
 """Share of requests with a webhook receiver that answers."""
-_CUSTOMERS: Final = 20
+_KEYS: Final = 20
 _AGAIN_SECONDS: Final = 1.0
 
 
@@ -71,7 +71,7 @@ def _submit(rng: random.Random, number: int, at_seconds: float, ref: str, callba
         "metadata": {"tag": number},
     }
     if ref == "steady.keyed":
-        body["parameters"]["customer"] = rng.randrange(_CUSTOMERS)
+        body["parameters"]["key"] = rng.randrange(_KEYS)
     if rng.random() < _CALLBACK_SHARE:
         body["callback_url"] = f"{callback_url}/{number}"
     is_message = rng.random() < _AMQP_SHARE

@@ -16,6 +16,7 @@ from typing import Final, NoReturn
 import httpx
 import yaml
 
+from benchmarks.waiting import beside
 from tests.proof.chaos.environment import EXECUTORS, Environment
 from turnstile.localservers.services import Service
 
@@ -70,20 +71,9 @@ async def monitoring(environment: Environment) -> AsyncIterator[Observations]:
     """Monitor until the block ends."""
     observed = Observations()
     async with httpx.AsyncClient(trust_env=False, timeout=_PROBE_SECONDS) as http:
-        tasks = [
-            *(asyncio.create_task(_probe(http, environment.services[name], observed)) for name in EXECUTORS),
-            asyncio.create_task(_measure(environment, observed)),
-            asyncio.create_task(_notice_lag(observed)),
-        ]
-        try:
+        probes = [_probe(http, environment.services[name], observed) for name in EXECUTORS]
+        async with beside([*probes, _measure(environment, observed), _notice_lag(observed)]):
             yield observed
-        finally:
-            for task in tasks:
-                task.cancel()
-            ended = await asyncio.gather(*tasks, return_exceptions=True)
-    for each in ended:
-        if isinstance(each, Exception):
-            raise each
 
 
 async def _probe(http: httpx.AsyncClient, service: Service, observed: Observations) -> NoReturn:

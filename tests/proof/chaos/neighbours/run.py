@@ -7,7 +7,8 @@ import asyncio
 import pickle
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -38,6 +39,7 @@ from tests.proof.chaos.neighbours.verdict import DELIVERED_SECONDS, Effects, det
 from tests.proof.chaos.run import ANSWERED_SECONDS, DRAIN_DEADLINE_SECONDS, Outcome, sending
 from tests.proof.chaos.submitters import SubmitLog
 from tests.support.history import session_of
+from tests.support.traffic import until
 from turnstile.common.broker.topology import EXECUTOR_REQUESTS
 from turnstile.localservers.processes import ServerProcess, run_in_thread
 
@@ -126,10 +128,11 @@ async def _run_course(run: _Run) -> tuple[Course, list[Disturbed]]:
         left=left,
     )
 
-    async def all_delivered() -> bool:
+    def all_delivered() -> bool:
         return len({received.path for received in run.receiver.received}) >= len(run.callbacks)
 
-    await _until_or_deadline(all_delivered, 2 * DELIVERED_SECONDS)
+    with suppress(AssertionError):
+        await until(all_delivered, deadline_seconds=2 * DELIVERED_SECONDS)
     return course, disturbed
 
 
@@ -171,13 +174,8 @@ async def _all_admitted(run: _Run) -> None:
             )
             return admitted >= len(run.steps) and not queue.declaration_result.message_count
 
-        await _until_or_deadline(are_admitted, DRAIN_DEADLINE_SECONDS)
-
-
-async def _until_or_deadline(condition: Callable[[], Awaitable[bool]], seconds: float) -> None:
-    deadline = asyncio.get_running_loop().time() + seconds
-    while not await condition() and asyncio.get_running_loop().time() < deadline:
-        await asyncio.sleep(_POLL_SECONDS)
+        with suppress(AssertionError):
+            await until(are_admitted, deadline_seconds=DRAIN_DEADLINE_SECONDS)
 
 
 async def _checked(

@@ -6,12 +6,12 @@ comes twice, and so does every variant of a kind.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Self, TypeVar
+from typing import Final, Self
 
-T = TypeVar("T")
+from tests.proof.chaos.schedule import repeated
 
 
 class Kind(StrEnum):
@@ -88,11 +88,11 @@ FIRST_AT_SECONDS: Final = 2.0
 def plan_disturbances(seed: int, shape: Shape) -> list[Disturbance]:
     """Return the neighbours of a run."""
     rng = random.Random(f"{seed} neighbours")
-    variants = {kind: _repeated(rng, kind.variants) for kind in Kind}
+    variants = {kind: repeated(rng, kind.variants) for kind in Kind}
     free_from = [FIRST_AT_SECONDS + rng.uniform(*shape.quiet_seconds) for _ in range(shape.at_once)]
     free_at: dict[Kind, float] = {}
     disturbances: list[Disturbance] = []
-    for kind in _repeated(rng, shape.kinds):
+    for kind in repeated(rng, shape.kinds):
         position = min(range(len(free_from)), key=free_from.__getitem__)
         apart_from = APART if kind in APART else {kind}
         begins = max(free_from[position], *(free_at.get(other, 0.0) for other in apart_from))
@@ -111,8 +111,3 @@ def plan_disturbances(seed: int, shape: Shape) -> list[Disturbance]:
         free_from[position] = ends + rng.uniform(*shape.quiet_seconds)
         free_at[kind] = ends
     raise AssertionError("the kinds do not end")
-
-
-def _repeated(rng: random.Random, values: Sequence[T]) -> Iterator[T]:
-    while True:
-        yield from rng.sample(values, len(values))
