@@ -30,7 +30,9 @@ HORIZON_SECONDS: Final = 0.1
 STALLED_SECONDS: Final = 3 * HORIZON_SECONDS
 """What waits at a worker for longer is recalled."""
 AHEAD_MAX: Final = 256
-"""Most of a queue, or at a worker, beyond what may run at once; more urgent ones of a queue: twice that."""
+"""Most of a queue beyond its limit; with more urgent ones: twice that."""
+AHEAD_OF_SLOTS_MAX: Final = 1024
+"""Most at a worker beyond its slots: of all queues, so that a turn comes before a worker with many has none."""
 AHEAD_BYTES_MAX: Final = 1024 * 1024
 """Most of what the submitters gave to these; more of the first ones, whose size is not known yet."""
 _REFILL: Final = 0.85
@@ -75,9 +77,9 @@ def set_pace(action: ActionState) -> None:
     action.pace = HORIZON_SECONDS / max(seconds or 0.0, _SHORTEST_SECONDS) if is_short else 0.0
 
 
-def _ahead(action: ActionState, slots: int) -> int:
+def _ahead(action: ActionState, slots: int, count_max: int) -> int:
     """Return a horizon's worth of an action for this many slots."""
-    most = min(AHEAD_MAX, ceil(slots * action.pace))
+    most = min(count_max, ceil(slots * action.pace))
     if most * action.offer_bytes > AHEAD_BYTES_MAX:
         return int(AHEAD_BYTES_MAX / action.offer_bytes)
     return most
@@ -101,7 +103,7 @@ def missing(queue: Queue) -> int:
     action, limit = queue.action, queue.limit
     if limit is None or not queue.length or len(queue.at) != 1 or action.is_closed:
         return 0
-    home, most = next(iter(queue.at)), _ahead(action, limit)
+    home, most = next(iter(queue.at)), _ahead(action, limit, AHEAD_MAX)
     pending = len(queue.holders) - limit
     is_possible = home.takes and home.concurrency >= limit and action.crew in home.crews
     if pending < 0 or not is_possible or action.crew.pool.definition.paused:
@@ -170,7 +172,7 @@ def room_ahead(worker: Worker, action: ActionState) -> int:
     """Return how many more of an action may wait for the slots of a worker, of those that short ones use."""
     if not worker.takes:
         return 0
-    return _ahead(action, worker.concurrency - worker.lasting) + min(worker.free, 0)
+    return _ahead(action, worker.concurrency - worker.lasting, AHEAD_OF_SLOTS_MAX) + min(worker.free, 0)
 
 
 # What workers are told.

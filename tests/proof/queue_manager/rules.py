@@ -139,7 +139,7 @@ class Checker:
         else:
             short = worker.concurrency - sum(not e.is_short for e in worker.held.values())
             over = slots_used(worker) - worker.concurrency
-            must("run", over < run_of(action, short), execution.id, "is more than a horizon's worth")
+            must("run", over < run_of(action, short, 1024), execution.id, "is more than a horizon's worth")
             rank = rank_at(pool.clock, *place[:1], action.ref, execution.id)
             mine = [m for m in members if m.action.definition.pool == pool.definition.name]
             for other in mine:
@@ -186,7 +186,9 @@ class Checker:
                 continue
             short = worker.concurrency - sum(not e.is_short for e in worker.held.values())
             over = slots_used(worker) - worker.concurrency
-            must("P7", over >= run_of(first.action, short), _place(first), "could be ahead at", worker.id)
+            must(
+                "P7", over >= run_of(first.action, short, 1024), _place(first), "could be ahead at", worker.id
+            )
 
     def _check_queue(self, action: ActionState) -> None:
         """P1, P2: it is the first of its queue, which has a free slot; P12, P14 at the total."""
@@ -396,10 +398,10 @@ def is_plain(action: ActionState) -> bool:
     return it.runs and not is_gated and may_run_twice and action.seconds is not None and action.seconds < 0.1
 
 
-def run_of(action: ActionState, slots: int) -> int:
-    """A horizon's worth of an action for so many slots."""
+def run_of(action: ActionState, slots: int, count_max: int = 256) -> int:
+    """A horizon's worth of an action for so many slots: by default of its limit."""
     assert action.seconds is not None
-    return min(256, ceil(slots * 0.1 / max(action.seconds, 0.001)))
+    return min(count_max, ceil(slots * 0.1 / max(action.seconds, 0.001)))
 
 
 def has_place(state: State, action: ActionState, worker: Worker) -> bool:

@@ -13,6 +13,7 @@ from turnstile.executor.queue_manager.retries import RetryPolicy
 from turnstile.executor.queue_manager.runs import (
     AHEAD_BYTES_MAX,
     AHEAD_MAX,
+    AHEAD_OF_SLOTS_MAX,
     STALLED_SECONDS,
     note_size,
 )
@@ -78,6 +79,12 @@ def test_a_run_is_bounded_in_number() -> None:
     s = short(Action(ref="a", max_concurrent=50), seconds=0.0)
     s.submit_all(*"a" * 1000)
     assert len(s.running()) == 50 + AHEAD_MAX
+
+
+def test_what_is_ahead_of_the_slots_of_a_worker_is_bounded_in_number() -> None:
+    s = short(Action(ref="a"), seconds=0.0)
+    s.submit_all(*"a" * 2000)
+    assert len(s.running()) == 100 + AHEAD_OF_SLOTS_MAX
 
 
 def test_a_run_is_extended_when_a_part_of_it_was_used_and_not_for_each_end() -> None:
