@@ -32,7 +32,7 @@ STALLED_SECONDS: Final = 3 * HORIZON_SECONDS
 AHEAD_MAX: Final = 256
 """Most of a queue beyond its limit; with more urgent ones: twice that."""
 AHEAD_OF_SLOTS_MAX: Final = 1024
-"""Most at a worker beyond its slots: of all queues, so that a turn comes before a worker with many has none."""
+"""Most at a worker beyond its slots, of all queues: with many slots it ends as many between two turns."""
 AHEAD_BYTES_MAX: Final = 1024 * 1024
 """Most of what the submitters gave to these; more of the first ones, whose size is not known yet."""
 _REFILL: Final = 0.85
