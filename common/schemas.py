@@ -40,6 +40,7 @@ class KeyStats(Schema):
     queue_length: int
     active_count: int
     held_waiting: int = 0
+    max_concurrent: int | None = Field(description="Its own limit, or that of the action; null: none.")
 
 
 class QueueStats(Schema):
@@ -52,7 +53,9 @@ class QueueStats(Schema):
     held_waiting: int = Field(
         default=0, description="Slots that are held by executions which wait at later gates."
     )
-    max_concurrent: int | None = Field(description="Limit of each queue; null: none.")
+    max_concurrent: int | None = Field(
+        description="Limit of each queue without a limit of its own; null: none."
+    )
     oldest_enqueued_at: AwareDatetime | None = Field(
         description="When the head of the queue was enqueued; null if the queue is empty."
     )

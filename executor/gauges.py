@@ -173,7 +173,7 @@ def _show_actions(actions: Sequence[ActionStats], at: float) -> None:
             continue
         name = METER.action_refs[action.action_ref]
         _add(shown[metrics.QUEUE_DEPTH], (name,), stats.queue_length)
-        _add(shown[metrics.SLOTS_HELD], (name,), stats.active_count)
+        _add(shown[metrics.SLOTS_HELD], (name,), stats.active_count + stats.held_waiting)
         for reason, count in stats.waiting.items():
             _add(shown[metrics.WAITING], (name, reason), count)
         oldest = stats.oldest_enqueued_at

@@ -144,7 +144,9 @@ OLDEST_SECONDS: Final = METER.gauge(
     "action_ref",
 )
 SLOTS_HELD: Final = METER.gauge(
-    "turnstile_slots_held", "Slots held, from the grant to the end.", "action_ref"
+    "turnstile_slots_held",
+    "Slots in use: held by what runs, and by what waits at a later gate.",
+    "action_ref",
 )
 SLOT_LIMIT: Final = METER.gauge(
     "turnstile_slot_limit",

@@ -59,7 +59,7 @@ def set_key(
         raise bad_input("give --max-concurrent, --weight, or both, like --max-concurrent 5")
 
     def change(name: str) -> Json:
-        return api.put(key_path(ref, name), encode({**_stored_fields(api, ref, name), **fields}))
+        return api.put(key_path(ref, name), encode({**stored_fields(api, ref, name), **fields}))
 
     for_each([key], change, _state, as_json=as_json)
 
@@ -99,7 +99,8 @@ def stored_settings(item: Json) -> KeySettings:
     return KeySettings.model_validate({**limit, "weight": item["weight"]})
 
 
-def _stored_fields(api: Api, ref: str, key: str) -> dict[str, Any]:
+def stored_fields(api: Api, ref: str, key: str) -> dict[str, Any]:
+    """Return the fields of the settings of a key; without settings none."""
     try:
         return key_fields(stored_settings(api.get(key_path(ref, key))))
     except ApiRefused as refusal:

@@ -44,6 +44,25 @@ _WAITING_COLUMNS: Final[Columns] = {
     "QUEUED SINCE": lambda waiting: instant(waiting["queued_at"]),
 }
 
+
+def slots_in_use(queue: Json) -> int:
+    """Return the slots of what runs, and of what holds one while it waits at a later gate."""
+    held: int = queue["active_count"] + queue["held_waiting"]
+    return held
+
+
+def slots_text(queue: Json) -> str:
+    """Return the slots in use with the limit of the queue, like 2 of 4."""
+    limit = queue["max_concurrent"]
+    return f"{slots_in_use(queue)}, no limit" if limit is None else f"{slots_in_use(queue)} of {limit}"
+
+
+_KEY_COLUMNS: Final[Columns] = {
+    "KEY": "concurrency_key",
+    "WAITING": "queue_length",
+    "SLOTS IN USE": slots_text,
+}
+
 app = command_line("Show statistics, slot holders and waiting executions.")
 
 
@@ -73,8 +92,7 @@ def list_queue(
 
 def _print_stats(found: Json) -> None:
     print_fields(_fields(found))
-    columns = {"KEY": "concurrency_key", "WAITING": "queue_length", "ACTIVE": "active_count"}
-    print_more(columns, found["by_key"])
+    print_more(_KEY_COLUMNS, found["by_key"])
 
 
 def _print_queue(found: Json) -> None:
@@ -91,8 +109,9 @@ def _fields(found: Json) -> Iterator[tuple[str, object]]:
     limit = found["max_concurrent"]
     yield "action", found["action_ref"]
     yield "paused", "yes" if found["paused"] else None
-    yield "active", f"{found['active_count']}, {'no limit' if limit is None else f'limit {limit}'}"
-    yield "held while waiting", found["held_waiting"] or None
+    of = "no limit" if limit is None else f"limit {limit}{' for each key' if found['by_key'] else ''}"
+    yield "slots in use", f"{slots_in_use(found)}, {of}"
+    yield "  held while waiting", found["held_waiting"] or None
     yield "waiting", found["queue_length"]
     for reason, count in found["waiting"].items():
         yield f"  {_REASONS.get(reason, reason)}", count or None

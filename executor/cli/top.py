@@ -20,10 +20,11 @@ from rich.live import Live
 
 from turnstile.common.domain.errors import Code
 from turnstile.executor.cli.arguments import duration, encode, is_interactive
-from turnstile.executor.cli.client import Api, ApiRefused, ApiUnreachable, Json, with_api
+from turnstile.executor.cli.client import Api, ApiRefused, ApiUnreachable, with_api
 from turnstile.executor.cli.documents import TopScreen
+from turnstile.executor.cli.keys import key_path, stored_fields
 from turnstile.executor.cli.output import JsonOption, console_for_pipes, print_json
-from turnstile.executor.cli.top_view import QueueChange, Sort, View, after_change, after_key, draw, stepped
+from turnstile.executor.cli.top_view import QueueChange, Sort, View, after_change, after_key, draw
 
 _QUEUES_MAX: Final = 500
 _WORKERS_MAX: Final = 200
@@ -63,11 +64,13 @@ def top(
 ) -> None:
     """Show queues, slots, failures and workers, refreshed every second.
 
-    FAILED counts the executions of the action that ended as failed, timeout or abandoned in the last 10
+    SLOTS are those of executions that run, or hold one while they wait at a later gate. FAILED counts the
+    executions of the action, over all its keys, that ended as failed, timeout or abandoned in the last 10
     minutes, and their share of all that ended; the last line shows the error of the latest one.
 
-    Keys: up, down, j, k select a queue; p pauses its action after a question, r resumes it, + and - change
-    its limit; s changes the order; q quits. Without a terminal, and with --once or --json, it prints once
+    Keys: up, down, j, k select a queue; p pauses its action after a question, r resumes it; + and - change
+    the limit of the action after a question, in the row of a key the limit of this key; s changes the order;
+    q quits. Without a terminal, and with --once or --json, it prints once
     and exits.
     """
     console = Console(highlight=False)
@@ -137,26 +140,37 @@ def _read(api: Api, view: View, search: str | None, *, timeout_seconds: float | 
 def apply_change(api: Api, view: View, change: QueueChange) -> View:
     """Request a change; return the view with its result."""
     try:
-        action = _requested(api, change)
+        if change.verb != "limit":
+            api.post(f"/actions/{change.ref}/{change.verb}")
+            done = f"{change.verb}d"
+        elif not _limited(api, change):
+            return replace(view, message=f"{change.subject}: its limit has been changed; press the key again")
+        else:
+            done = f"limit {change.limit}"
     except (ApiRefused, ApiUnreachable) as error:
-        if isinstance(error, ApiRefused) and error.code == Code.PRECONDITION_FAILED:
-            return replace(
-                view, message=f"{change.ref}: another operator has changed it; press the key again"
-            )
         return replace(view, message=error.message)
-    limit = action["max_concurrent"]
-    state = f"{'no limit' if limit is None else f'limit {limit}'}, {'' if action['paused'] else 'not '}paused"
-    return replace(after_change(view, action), message=f"{change.ref}: {state}")
+    return replace(after_change(view, change), message=f"{change.subject}: {done}")
 
 
-def _requested(api: Api, change: QueueChange) -> Json:
-    if change.verb != "limit":
-        return api.post(f"/actions/{change.ref}/{change.verb}")
+def _limited(api: Api, change: QueueChange) -> bool:
+    """Change a limit; False if it is not the one that was shown, or if it changes meanwhile."""
     action, etag = api.get_tagged(f"/actions/{change.ref}", timeout_seconds=_TIMEOUT_SECONDS)
-    limit = stepped(action["max_concurrent"], change.step)
-    if limit is None:
-        return action
-    return api.patch(f"/actions/{change.ref}", encode({"max_concurrent": limit}), if_match=etag)
+    if change.key is not None:
+        fields = stored_fields(api, change.ref, change.key)
+        if fields.get("max_concurrent", action["max_concurrent"]) != change.shown:
+            return False
+        body = encode({**fields, "max_concurrent": change.limit})
+        api.put(key_path(change.ref, change.key), body)
+        return True
+    if action["max_concurrent"] != change.shown:
+        return False
+    try:
+        api.patch(f"/actions/{change.ref}", encode({"max_concurrent": change.limit}), if_match=etag)
+    except ApiRefused as refusal:
+        if refusal.code == Code.PRECONDITION_FAILED:
+            return False
+        raise
+    return True
 
 
 class Keyboard:

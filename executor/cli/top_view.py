@@ -16,6 +16,7 @@ from rich.text import Text
 from turnstile.common.domain.durations import format_duration
 from turnstile.executor.cli.client import Json
 from turnstile.executor.cli.output import counted, plain
+from turnstile.executor.cli.queues import slots_in_use, slots_text
 from turnstile.executor.dashboard.state import QueueName
 
 _PAGE: Final = 10
@@ -31,7 +32,9 @@ _MOVES: Final = {
     "end": 1_000_000,
     "G": 1_000_000,
 }
+_STEPS: Final = {"+": 1, "=": 1, "-": -1}
 LIMIT_MAX: Final = 1_000_000
+_ANSWERS: Final = "y yes   any other key no"
 _BAR_WIDTH: Final = 10
 _WORKERS_SHARE: Final = 3
 """Workers get at most this fraction of the screen: 1/3."""
@@ -57,13 +60,22 @@ class Sort(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueChange:
-    """A change of the selected queue's action."""
+    """A change of the selected queue's action, or of the limit of its key."""
 
     ref: str
     verb: str
     """`pause`, `resume` or `limit`."""
-    step: int = 0
-    """Added to the current limit, not to the shown one, which may be a second old."""
+    key: str | None = None
+    """The key whose limit is changed; None: the limit of the action."""
+    shown: int = 0
+    """The limit when the key was pressed. If there is another one by now, nothing is changed."""
+    limit: int = 0
+    """The new one."""
+
+    @property
+    def subject(self) -> str:
+        """What is changed, as messages name it."""
+        return self.ref if self.key is None else f"key {self.key} of {self.ref}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +115,8 @@ def name_of(queue: Json) -> QueueName:
 
 def after_key(view: View, key: str) -> tuple[View, QueueChange | None]:
     """Return the view after a key, and the change that the key requests."""
+    if view.unconfirmed is not None and view.unconfirmed.verb == "limit" and key in _STEPS:
+        return _ask_for_limit(view, view.unconfirmed, _STEPS[key]), None
     if view.unconfirmed is not None:
         return replace(view, unconfirmed=None, message=""), view.unconfirmed if key in ("y", "Y") else None
     if key in ("q", "Q", "escape"):
@@ -118,36 +132,46 @@ def after_key(view: View, key: str) -> tuple[View, QueueChange | None]:
     return _change(view, view.chosen, key)
 
 
-def after_change(view: View, action: Json) -> View:
+def after_change(view: View, change: QueueChange) -> View:
     """Return the view after a change, because the next refresh may be older than the change."""
-    changed = {"max_concurrent": action["max_concurrent"], "paused": action["paused"]}
-    queues = [
-        Json({**queue, **changed}) if queue["action_ref"] == action["ref"] else queue for queue in view.queues
-    ]
-    return replace(view, queues=queues)
 
+    def changed(queue: Json) -> Json:
+        if change.verb != "limit" and queue["action_ref"] == change.ref:
+            return Json({**queue, "paused": change.verb == "pause"})
+        if change.verb == "limit" and name_of(queue) == (change.ref, change.key):
+            return Json({**queue, "max_concurrent": change.limit})
+        return queue
 
-def stepped(limit: int | None, step: int) -> int | None:
-    """Return the changed limit; None if it would be invalid."""
-    return None if limit is None or not 0 <= limit + step <= LIMIT_MAX else limit + step
+    return replace(view, queues=[changed(queue) for queue in view.queues])
 
 
 def _change(view: View, chosen: Json, key: str) -> tuple[View, QueueChange | None]:
-    ref = chosen["action_ref"]
+    ref, key_of_queue = name_of(chosen)
     # The selection follows the queue when rows move.
     view = replace(view, selected=name_of(chosen))
     match key:
         case "p":
-            question = f"Pause {ref}? Nothing of it starts until it is resumed.   y yes   any other key no"
+            whole = "" if key_of_queue is None else "all keys of "
+            question = f"Pause {whole}{ref}? Nothing of it starts until it is resumed.   {_ANSWERS}"
             return replace(view, unconfirmed=QueueChange(ref=ref, verb="pause"), message=question), None
         case "r":
             return view, QueueChange(ref=ref, verb="resume")
-        case "+" | "=":
-            return view, QueueChange(ref=ref, verb="limit", step=1)
-        case "-":
-            return view, QueueChange(ref=ref, verb="limit", step=-1)
+        case "+" | "=" | "-":
+            limit = chosen["max_concurrent"]
+            change = QueueChange(ref=ref, verb="limit", key=key_of_queue, shown=limit or 0, limit=limit or 0)
+            if limit is None:
+                return replace(view, message=f"{change.subject}: it has no limit that could be changed"), None
+            return _ask_for_limit(view, change, _STEPS[key]), None
         case _:
             return view, None
+
+
+def _ask_for_limit(view: View, change: QueueChange, step: int) -> View:
+    change = replace(change, limit=min(max(change.limit + step, 0), LIMIT_MAX))
+    if change.limit == change.shown:
+        return replace(view, unconfirmed=None, message=f"{change.subject}: limit {change.limit}")
+    question = f"Limit of {change.subject}: {change.shown} to {change.limit}?   + - other   {_ANSWERS}"
+    return replace(view, unconfirmed=change, message=question)
 
 
 def draw(view: View, *, height: int | None) -> RenderableType:
@@ -179,7 +203,7 @@ def draw(view: View, *, height: int | None) -> RenderableType:
     if height is None:
         parts += _last_failures(view)
     else:
-        parts += [_last_failure(view.chosen, view.read_at)]
+        parts += [_last_failure_of_chosen(view)]
         parts += [Text(plain(view.message), style="yellow", no_wrap=True), Text(_KEYS, style="reverse")]
     return Group(*parts)
 
@@ -190,12 +214,12 @@ def _more(hidden: int) -> list[RenderableType]:
 
 def _head(view: View) -> Text:
     waiting = sum(queue["queue_length"] for queue in view.queues)
-    active = sum(queue["active_count"] for queue in view.queues)
+    held = sum(slots_in_use(queue) for queue in view.queues)
     running = sum(worker["running"] for worker in view.workers)
     capacity = sum(worker["concurrency"] for worker in view.workers)
     at = "" if view.read_at is None else datetime.fromisoformat(view.read_at).strftime("%H:%M:%SZ")
     return Text(
-        f"{at}  {counted(view.queues_total, 'queue')} by {view.sort}: {waiting} waiting, {active} slots in "
+        f"{at}  {counted(view.queues_total, 'queue')} by {view.sort}: {waiting} waiting, {held} slots in "
         f"use;  {counted(len(view.workers), 'worker')}: {running} of {capacity} running",
         style="bold",
         no_wrap=True,
@@ -232,12 +256,12 @@ def _queues(view: View, shown: Sequence[Json], *, interactive: bool) -> Renderab
 
 
 def _slots(queue: Json) -> Text:
-    active, limit = queue["active_count"], queue["max_concurrent"]
+    held, limit = slots_in_use(queue), queue["max_concurrent"]
     if limit is None:
-        return Text(f"{active}, no limit")
-    filled = _BAR_WIDTH if active >= limit else active * _BAR_WIDTH // limit
+        return Text(slots_text(queue))
+    filled = _BAR_WIDTH if held >= limit else held * _BAR_WIDTH // limit
     bar = "█" * filled + "░" * (_BAR_WIDTH - filled)
-    return Text.assemble((bar, "yellow" if active >= limit else "green"), f" {active} of {limit}")
+    return Text.assemble((bar, "yellow" if held >= limit else "green"), f" {slots_text(queue)}")
 
 
 def _failed(failures: Json | None) -> Text:
@@ -256,6 +280,15 @@ def format_share(share: float) -> str:
     return f"{min(round(100 * share), 100 if share == 1 else 99)} %"
 
 
+def _last_failure_of_chosen(view: View) -> Text:
+    """Return the last failure of the selected action, which its queue without a key has."""
+    if view.chosen is None:
+        return Text()
+    of_action = QueueName(view.chosen["action_ref"], None)
+    queue = next((each for each in view.queues if name_of(each) == of_action), None)
+    return _last_failure(queue, view.read_at)
+
+
 def _last_failure(queue: Json | None, now: str | None) -> Text:
     last = None if queue is None or queue.get("failures") is None else queue["failures"]["last"]
     if queue is None or last is None:
@@ -267,15 +300,15 @@ def _last_failure(queue: Json | None, now: str | None) -> Text:
 
 def _last_failures(view: View) -> list[RenderableType]:
     """Return the last failure of each action that has one; if there are many, of those with the most."""
-    failing = {each["action_ref"]: each for each in view.queues if (each.get("failures") or {}).get("failed")}
-    most = sorted(failing.values(), key=lambda each: -each["failures"]["failed"])[:_FAILURES_MAX]
+    failing = [each for each in view.queues if (each.get("failures") or {}).get("failed")]
+    most = sorted(failing, key=lambda each: -each["failures"]["failed"])[:_FAILURES_MAX]
     return [Text(), *(_last_failure(each, view.read_at) for each in most)] if most else []
 
 
 def _note(queue: Json) -> Text:
     if queue["paused"]:
         return Text("paused", style="yellow")
-    if not queue["served"] and queue["queue_length"] + queue["active_count"]:
+    if not queue["served"] and queue["queue_length"] + slots_in_use(queue):
         return Text(f"no worker serves {plain(queue['pool'])}", style="red")
     return Text()
 

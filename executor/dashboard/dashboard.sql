@@ -7,14 +7,14 @@ WITH low AS MATERIALIZED (
     SELECT t.low_id FROM ledger.turn t ORDER BY t.epoch DESC, t.number DESC LIMIT 1
 ),
 kept AS (
-    SELECT w.id, w.action_ref, w.key, w.queued_at, false AS is_held FROM ledger.waiting w
+    SELECT w.id, w.action_ref, w.key, w.queued_at, false AS is_held, false AS is_holding FROM ledger.waiting w
     WHERE NOT EXISTS (SELECT FROM ledger.live l WHERE l.id = w.id)
     UNION ALL
-    SELECT l.id, l.action_ref, l.key, l.queued_at, l.worker_id IS NOT NULL FROM ledger.live l
+    SELECT l.id, l.action_ref, l.key, l.queued_at, l.worker_id IS NOT NULL, l.is_holding FROM ledger.live l
     WHERE l.status <> 'delayed'
     UNION ALL
     -- What is so new that it has no other row.
-    SELECT e.id, e.action_ref, e.key, e.created_at, false
+    SELECT e.id, e.action_ref, e.key, e.created_at, false, false
     FROM low CROSS JOIN ledger.execution e
     WHERE e.id >= low.low_id AND e.completed_at IS NULL
       AND NOT EXISTS (SELECT FROM ledger.live l WHERE l.id = e.id)
@@ -24,21 +24,30 @@ kept AS (
 queue AS (
     SELECT k.action_ref, k.key, count(*) FILTER (WHERE NOT (k.is_held OR g.id IS NOT NULL)) AS depth,
            count(*) FILTER (WHERE k.is_held OR g.id IS NOT NULL) AS active_count,
+           count(*) FILTER (WHERE k.is_holding) AS held_waiting,
            min(k.id) FILTER (WHERE NOT (k.is_held OR g.id IS NOT NULL)) AS head_id,
            min(k.queued_at) FILTER (WHERE NOT (k.is_held OR g.id IS NOT NULL)) AS oldest_enqueued_at
     FROM kept k LEFT JOIN ledger.first_grant g ON g.id = k.id
     GROUP BY k.action_ref, k.key
+),
+-- The limit of a key: its own, or that of the action.
+limited AS (
+    SELECT d.name, d.body, q.*,
+           (CASE WHEN (k.body ->> 'has_limit')::boolean THEN k.body
+                 ELSE d.body END ->> 'max_concurrent')::integer AS max_concurrent
+    FROM ledger.definition d LEFT JOIN queue q ON q.action_ref = d.name
+    LEFT JOIN ledger.definition k ON k.kind = 'key' AND k.name = concat(d.name, '/', q.key)
+    WHERE d.kind = 'action'
 )
-SELECT d.name AS action_ref, nullif(q.key, '') AS concurrency_key,
-       coalesce(d.body ->> 'pool', 'default') AS pool,
-       (d.body ->> 'max_concurrent')::integer AS max_concurrent,
-       coalesce((d.body ->> 'paused')::boolean, false) AS paused, coalesce(q.depth, 0) AS depth,
+SELECT q.name AS action_ref, nullif(q.key, '') AS concurrency_key,
+       coalesce(q.body ->> 'pool', 'default') AS pool, q.max_concurrent,
+       coalesce((q.body ->> 'paused')::boolean, false) AS paused, coalesce(q.depth, 0) AS depth,
        -- What is granted beyond the limit waits in a run.
-       least(coalesce(q.active_count, 0), (d.body ->> 'max_concurrent')::integer) AS active_count,
-       q.head_id, q.oldest_enqueued_at
-FROM ledger.definition d LEFT JOIN queue q ON q.action_ref = d.name
-WHERE d.kind = 'action'
-ORDER BY coalesce(q.depth, 0) > 0 DESC, d.name LIMIT $1
+       greatest(least(coalesce(q.active_count, 0), q.max_concurrent - coalesce(q.held_waiting, 0)), 0)
+           AS active_count,
+       coalesce(q.held_waiting, 0) AS held_waiting, q.head_id, q.oldest_enqueued_at
+FROM limited q
+ORDER BY coalesce(q.depth, 0) > 0 DESC, q.name LIMIT $1
 
 -- workers: the workers that the last leader knew. Whether their leases last is not known without a leader.
 SELECT now() AS read_at, count(*) FILTER (WHERE w.is_taking AND NOT w.is_draining) AS live,

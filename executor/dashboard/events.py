@@ -27,8 +27,13 @@ class QueueSummary(Schema):
     action_ref: str
     concurrency_key: str | None
     pool: str
-    max_concurrent: int | None = Field(description="null: no limit.")
-    active_count: int = Field(description="Slots that are held.")
+    max_concurrent: int | None = Field(
+        description="Limit of this queue: that of its key, or of the action; null: none."
+    )
+    active_count: int = Field(description="Slots of granted executions.")
+    held_waiting: int = Field(
+        description="Slots that are held by executions which wait at later gates. In use: both."
+    )
     queue_length: int = Field(description="Executions that are queued.")
     oldest_enqueued_at: AwareDatetime | None = Field(description="When the head of the queue was enqueued.")
     paused: bool
@@ -36,7 +41,8 @@ class QueueSummary(Schema):
     enqueued_per_second: float | None = Field(description="Over the last minute; null: not known yet.")
     completed_per_second: float | None
     failures: Failures | None = Field(
-        description="Of its action; null: nothing has ended, or it was not read yet."
+        description="Of its action, over all keys. null: nothing has ended, it was not read yet, or this is "
+        "the queue of a key: the queue without one has it."
     )
 
 
@@ -74,12 +80,13 @@ def queue_summary(state: DashboardState, queue: Queue) -> QueueSummary:
         pool=queue.pool,
         max_concurrent=queue.max_concurrent,
         active_count=queue.active_count,
+        held_waiting=queue.held_waiting,
         queue_length=queue.depth,
         oldest_enqueued_at=queue.oldest_enqueued_at,
         paused=queue.paused,
         served=queue.pool in state.workers.pools,
         **_rates(state.rates(queue.name)),
-        failures=state.failures[queue.name.action_ref],
+        failures=state.failures_of(queue),
     )
 
 
@@ -94,6 +101,7 @@ def overview(
         "truncated": state.truncated,
         "queue_length": sums.depth,
         "active_count": sums.active_count,
+        "held_waiting": sums.held_waiting,
         "total_enqueued": sums.total_enqueued,
         "total_completed": sums.total_completed,
         **_rates(rates),

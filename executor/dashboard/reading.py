@@ -135,7 +135,7 @@ def _queue(row: QueueRow, action: ActionRow) -> Queue:
     oldest = row.oldest_enqueued_at
     return Queue(
         name=QueueName(row.action_ref, row.key or None), pool=action.pool, max_concurrent=row.max_concurrent,
-        paused=action.paused, depth=row.length, active_count=row.active,
+        paused=action.paused, depth=row.length, active_count=row.active, held_waiting=row.held_waiting,
         oldest_enqueued_at=None if oldest is None else datetime.fromtimestamp(oldest, UTC),
         head_id=row.head_id, enqueued=row.enqueued, completed=row.completed,
     )  # fmt: skip

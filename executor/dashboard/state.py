@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from itertools import chain
 from typing import Final, NamedTuple
 
 from turnstile.executor.dashboard.failures import FailureReadings, Failures, Start
@@ -130,6 +131,7 @@ class Queue:
     head_id: int | None = None
     """The smallest id that waits."""
     active_count: int = 0
+    held_waiting: int = 0
     enqueued: int | None = None
     """Since its changes are noted; None: there is no leader."""
     completed: int | None = None
@@ -137,7 +139,12 @@ class Queue:
     @property
     def is_idle(self) -> bool:
         """Nothing waits in it or holds its slots."""
-        return not (self.depth or self.active_count)
+        return not (self.depth or self.slots_in_use)
+
+    @property
+    def slots_in_use(self) -> int:
+        """The slots of what runs, and of what holds one while it waits at a later gate."""
+        return self.active_count + self.held_waiting
 
     @property
     def totals(self) -> Totals:
@@ -196,6 +203,7 @@ class Sums:
 
     depth: int = 0
     active_count: int = 0
+    held_waiting: int = 0
     total_enqueued: int | None = 0
     """None: unknown, while there is no leader."""
     total_completed: int | None = 0
@@ -204,6 +212,7 @@ class Sums:
         """Add (1) or remove (-1) a queue."""
         self.depth += times * queue.depth
         self.active_count += times * queue.active_count
+        self.held_waiting += times * queue.held_waiting
 
     @property
     def totals(self) -> Totals:
@@ -237,6 +246,8 @@ class DashboardState:
         self.read_at: datetime | None = None
         self.queues: dict[QueueName, Queue] = {}
         self._queues_of: Counter[str] = Counter()
+        self._unused: dict[QueueName, Queue] = {}
+        """Of each action whose executions all have a key: its queue without one."""
         self._totals: dict[str, ActionTotals] = {}
         self._histories: dict[QueueName, TotalsHistory] = {}
         self._sums = Sums()
@@ -252,6 +263,7 @@ class DashboardState:
         before, at = self.queues, read_at.timestamp()
         if snapshot.whole:
             self.queues, self._queues_of, self._totals, self._sums = {}, Counter(), {}, Sums()
+            self._unused = {}
             self.truncated = False
         if self.read_at is None:
             self._began_at = at
@@ -305,14 +317,27 @@ class DashboardState:
         return replace(self._sums), None if self._all is None else self._all.rates(self._now())
 
     def sorted(self, order: QueueOrder, search: str) -> list[Queue]:
-        """Return the queues whose action or key contains a text; sorted once for each snapshot."""
+        """Return the queues whose action or key contains a text; sorted once for each snapshot.
+
+        The failures of an action are shown at its queue without a key, so that one is there while it fails.
+        """
         wanted = (order, search.casefold())
         if wanted not in self._sorted:
-            found = [queue for queue in self.queues.values() if _matches(queue, wanted[1])]
+            failing = (queue for queue in self._unused.values() if self._failed(queue))
+            found = [queue for queue in chain(self.queues.values(), failing) if _matches(queue, wanted[1])]
             if len(self._sorted) >= _SORTED_MAX:
                 self._sorted.clear()
             self._sorted[wanted] = sorted(found, key=lambda each: (self._rank(each, order), _key(each.name)))
         return self._sorted[wanted]
+
+    def failures_of(self, queue: Queue) -> Failures | None:
+        """Return the failures of an action, at its queue without a key."""
+        ref, key = queue.name
+        return self.failures[ref] if key is None else None
+
+    def _failed(self, queue: Queue) -> int:
+        failures = self.failures_of(queue)
+        return 0 if failures is None else failures.failed
 
     def _note_outcomes(self, queue: Queue, known: Queue | None) -> None:
         if known is None:
@@ -329,6 +354,7 @@ class DashboardState:
             return False
         if before is not None:
             self._drop(before)
+        self._unused.pop(name, None)
         self._sums.add(queue, 1)
         self.queues[name] = queue
         self._queues_of[name.action_ref] += 1
@@ -351,6 +377,7 @@ class DashboardState:
             return
         if unused.is_idle and not unused.enqueued and not unused.completed:
             self._drop(unused)
+            self._unused[unused.name] = unused
 
     def _drop(self, queue: Queue) -> None:
         del self.queues[queue.name]
@@ -359,6 +386,7 @@ class DashboardState:
 
     def _delete(self, ref: str) -> None:
         self._totals.pop(ref, None)
+        self._unused.pop(QueueName(ref, None), None)
         if self._queues_of[ref]:
             for queue in [each for each in self.queues.values() if each.name.action_ref == ref]:
                 self._drop(queue)
@@ -375,7 +403,7 @@ class DashboardState:
 
     def _history(self, name: QueueName) -> TotalsHistory | None:
         """Return the history of a queue; a queue without changes has constant totals."""
-        kept, queue = self._histories.get(name), self.queues.get(name)
+        kept, queue = self._histories.get(name), self.queues.get(name) or self._unused.get(name)
         return kept if kept or queue is None else TotalsHistory(self._began_at, queue.totals)
 
     def _now(self) -> float:
@@ -395,8 +423,7 @@ class DashboardState:
                 rates = self.rates(queue.name)
                 return 0.0 if rates is None else -rates.completed
             case QueueOrder.FAILURES:
-                failures = self.failures[queue.name.action_ref]
-                return 0.0 if failures is None else -failures.failed
+                return -self._failed(queue)
 
 
 def _sum(values: Iterable[int | None]) -> int | None:
@@ -415,7 +442,7 @@ def _key(name: QueueName) -> tuple[str, str]:
 
 
 def _occupancy(queue: Queue) -> float:
-    if not queue.active_count:
+    if not queue.slots_in_use:
         return 0.0
     # Queues without a limit are never full: after all that have one, by their held slots.
-    return queue.active_count / queue.max_concurrent if queue.max_concurrent else 1e-9 * queue.active_count
+    return queue.slots_in_use / queue.max_concurrent if queue.max_concurrent else 1e-9 * queue.slots_in_use

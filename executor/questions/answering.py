@@ -271,7 +271,7 @@ def _by_reason(state: State, action: ActionState, length: int, ready: int) -> di
 
 
 def _of_key(queue: Queue) -> KeyStats:
-    return KeyStats(queue.key, queue.length + queue.holding, queue.active, queue.holding)
+    return KeyStats(queue.key, queue.length + queue.holding, queue.active, queue.holding, queue.limit)
 
 
 def _head_after(queue: Queue, after: tuple[int, int]) -> tuple[int, int] | None:
@@ -356,12 +356,19 @@ def _row(action: ActionState, name: QueueName, log: ChangeLog) -> QueueRow:
             action_ref=action.ref, key=name.key, max_concurrent=action.definition.max_concurrent,
             enqueued=enqueued, completed=completed,
         )  # fmt: skip
-    heads = min(((each.first(), each) for each in queue.waiting.values()), default=None, key=lambda h: h[0])
+    holding = (each for each in queue.holders if each in action.holding) if queue.holding else ()
+    head = min(
+        chain(
+            ((each.first(), each.first_queued_at()) for each in queue.waiting.values()),
+            ((each.id, each.queued_at) for each in holding),
+        ),
+        default=None,
+    )
     return QueueRow(
         action_ref=action.ref, key=name.key, length=queue.length + queue.holding,
-        active=queue.active, max_concurrent=queue.limit,
-        oldest_enqueued_at=None if heads is None else heads[1].first_queued_at(),
-        head_id=None if heads is None else heads[0], enqueued=enqueued, completed=completed,
+        active=queue.active, held_waiting=queue.holding, max_concurrent=queue.limit,
+        oldest_enqueued_at=None if head is None else head[1], head_id=None if head is None else head[0],
+        enqueued=enqueued, completed=completed,
     )  # fmt: skip
 
 

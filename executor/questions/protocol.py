@@ -91,6 +91,8 @@ class KeyStats(NamedTuple):
     queue_length: int
     active_count: int
     held_waiting: int
+    max_concurrent: int | None
+    """Its own limit, or that of the action."""
 
 
 class QueueStats(NamedTuple):
@@ -285,6 +287,7 @@ class QueueRow:
     length: int = 0
     """With what waits at later gates."""
     active: int = 0
+    held_waiting: int = 0
     oldest_enqueued_at: float | None = None
     head_id: int | None = None
     """The smallest id that waits."""

@@ -4,7 +4,7 @@ import { attribute, el, render, text } from "./dom.js";
 import { count, percent, perSecond } from "./format.js";
 import { showHeader } from "./identity.js";
 import { Live } from "./live.js";
-import { termsOf } from "./parts.js";
+import { slotsInUse, termsOf } from "./parts.js";
 import { route } from "./router.js";
 
 const STATES = { live: "Live", lost: "Connection lost; reconnecting", paused: "Paused",
@@ -14,7 +14,7 @@ const live = new Live();
 const TOTALS = [
   ["Queues", (all) => (all.truncated ? `more than ${count(all.queues)}` : count(all.queues))],
   ["Waiting", (all) => count(all.queue_length)],
-  ["Slots in use", (all) => count(all.active_count)],
+  ["Slots in use", (all) => count(slotsInUse(all))],
   ["Admitted", (all) => perSecond(all.enqueued_per_second)],
   ["Completed", (all) => perSecond(all.completed_per_second)],
   ["Failed, last 10 min", (all) => failedIn(all.failures)],

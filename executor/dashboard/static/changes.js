@@ -3,7 +3,8 @@
 import { el, say } from "./dom.js";
 import { count, counted } from "./format.js";
 import { ask, exchange } from "./api.js";
-import { confirm, field } from "./dialog.js";
+import { confirm, field, show } from "./dialog.js";
+import { slotsInUse } from "./parts.js";
 import { Problem } from "./problem.js";
 
 /** The most that the API handles in one call. */
@@ -16,21 +17,45 @@ export function actionPath(ref) {
   return `/actions/${encodeURIComponent(ref)}`;
 }
 
-/** Pause an action, or resume it if it is paused. */
-export function changePause({ action_ref: ref, paused }) {
-  return pauseOrResume(actionPath(ref), ref, paused, paused
+/** Pause an action with all its keys, or resume it if it is paused. */
+export function changePause({ action_ref: ref, concurrency_key: key = null, paused }) {
+  const name = key === null ? ref : `all keys of ${ref}`;
+  return pauseOrResume(actionPath(ref), name, paused, paused
     ? "Waiting executions start in order, within the limit."
     : "New executions are admitted and wait in the queue; nothing starts. Running executions continue.");
 }
 
+/** The route that changes the limit of a queue. */
+export function limitRoute({ concurrency_key: key = null }) {
+  return key === null ? "PATCH /actions/{ref}" : "PUT /actions/{ref}/keys/{key}";
+}
+
+/** Change the limit of a queue: that of its key, or of its action. */
+export async function changeLimitOf(queue) {
+  const { action_ref: ref, concurrency_key: key = null } = queue;
+  if (key === null) return changeLimit(queue);
+  try {
+    return await changeKey(ref, key, await keyOwn(ref, key), queue);
+  } catch (error) {
+    if (!(error instanceof Problem)) throw error;
+    show(`Settings of key ${key}`, el("p", {}, error.message));
+    return false;
+  }
+}
+
 /** Change the limit of an action; rejected if the action has been changed meanwhile. */
-export function changeLimit({ action_ref: ref, max_concurrent: limit, active_count: held }) {
+function changeLimit(queue) {
+  const { action_ref: ref, max_concurrent: limit } = queue;
   return changeNumber(actionPath(ref), "max_concurrent", {
     title: `Limit of ${ref}`, verb: "Change limit", value: limit, label: "Maximum concurrency",
-    words: `Current limit: ${limit ?? "none"}. Slots in use: ${held}. A change takes effect immediately; `
-      + "running executions continue.",
-    hint: "Per queue. Empty: no limit. 0: nothing starts.",
+    words: usedWords(queue),
+    hint: "Of each key without a limit of its own. Empty: no limit. 0: nothing starts.",
   });
+}
+
+function usedWords({ max_concurrent: limit, by_key: keys = [], ...used }) {
+  return `Current limit: ${limit ?? "none"}. Slots in use${keys.length ? " over all keys" : ""}: `
+    + `${slotsInUse(used)}. A change takes effect immediately; running executions continue.`;
 }
 
 /**
@@ -86,8 +111,25 @@ export function changeCapacity({ name, capacity, held }) {
   });
 }
 
-/** Give a concurrency key its own limit and weight; `own` are its present settings, null if it has none. */
-export function changeKey(ref, key, own) {
+/** The settings of a concurrency key; null if it has none. */
+export async function keyOwn(ref, key, signal) {
+  try {
+    return await ask("GET", keyPath(ref, key), { signal });
+  } catch (error) {
+    if (error instanceof Problem && error.status === 404) return null;
+    throw error;
+  }
+}
+
+function keyPath(ref, key) {
+  return `${actionPath(ref)}/keys/${encodeURIComponent(key)}`;
+}
+
+/**
+ * Give a concurrency key its own limit and weight; `own` are its present settings, null if it has none, and
+ * `queue` is its queue, where that is shown.
+ */
+export function changeKey(ref, key, own, queue = null) {
   const limits = [["action", "As the action"], ["none", "No limit"], ["own", "Its own"]];
   const kind = el("select", { name: "kind" },
     limits.map(([value, words]) => el("option", { value, selected: value === limitKind(own) }, words)));
@@ -98,10 +140,10 @@ export function changeKey(ref, key, own) {
   const enable = () => { limit.disabled = kind.value !== "own"; limit.required = kind.value === "own"; };
   kind.addEventListener("change", enable);
   enable();
-  const path = `${actionPath(ref)}/keys/${encodeURIComponent(key)}`;
   return confirm({
     title: `Settings of key ${key}`, verb: "Save",
-    words: `They apply to this key of ${ref} in place of those of the action, and take effect immediately.`,
+    words: [`They apply to this key of ${ref} in place of those of the action, and take effect immediately.`,
+      ...(queue === null ? [] : [usedWords(queue)])],
     fields: [
       field("Limit", kind, "How many executions of this key may run at once."),
       field("Maximum concurrency of this key", limit, "0: nothing of this key starts."),
@@ -111,7 +153,7 @@ export function changeKey(ref, key, own) {
       const settings = { weight: Number(weight.value) };
       if (kind.value !== "action")
         settings.max_concurrent = kind.value === "none" ? null : Number(limit.value);
-      return ask("PUT", path, { body: settings });
+      return ask("PUT", keyPath(ref, key), { body: settings });
     },
   });
 }
@@ -126,7 +168,7 @@ export function deleteKey(ref, key) {
   return confirm({
     title: `Delete the settings of key ${key}?`, verb: "Delete settings", dangerous: true,
     words: `The key has the limit of ${ref} again, and the weight 1.`,
-    act: () => ask("DELETE", `${actionPath(ref)}/keys/${encodeURIComponent(key)}`),
+    act: () => ask("DELETE", keyPath(ref, key)),
   });
 }
 

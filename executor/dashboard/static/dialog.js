@@ -30,7 +30,7 @@ export function confirm({ title, words = [], fields = [], verb, dangerous = fals
     const form = el("form", { method: "dialog", on: { submit } },
       [words].flat().map((line) => el("p", {}, line)), fields, wrong,
       el("div", { class: "buttons" }, !required && button("Close", () => dialog.close()), go));
-    const dialog = open(title, "", [form], () => resolve(done));
+    const dialog = open(title, "", [form], () => resolve(done), !required);
     if (required) dialog.addEventListener("cancel", (event) => event.preventDefault());
   });
 }
@@ -41,10 +41,14 @@ export function show(title, ...content) {
     el("button", { class: "primary" }, "Close"))], () => {});
 }
 
-function open(title, kind, content, closed) {
+/** A dialog that `ends` with its screen is about that screen: it closes when another address is opened. */
+function open(title, kind, content, closed, ends = true) {
   const dialog = el("dialog", { class: kind || null, "aria-labelledby": "dialog-title" },
     el("h2", { id: "dialog-title" }, title), content);
+  const leave = () => dialog.close();
+  if (ends) addEventListener("hashchange", leave);
   dialog.addEventListener("close", () => {
+    removeEventListener("hashchange", leave);
     dialog.remove();
     closed();
   });

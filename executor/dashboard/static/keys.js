@@ -4,10 +4,9 @@
 import { button, el } from "./dom.js";
 import { count } from "./format.js";
 import { ask } from "./api.js";
-import { changeKey, deleteKey } from "./changes.js";
+import { actionPath, changeKey, deleteKey, keyOwn } from "./changes.js";
 import { loader, pager } from "./list.js";
 import { afterChange, errorLine, queueLink, section } from "./parts.js";
-import { Problem } from "./problem.js";
 import { table } from "./table.js";
 
 const PAGE = 20;
@@ -18,7 +17,6 @@ const ROUTE = "/actions/{ref}/keys/{key}";
  * settings.
  */
 export function keySettings(ref, key, signal) {
-  const path = `/actions/${encodeURIComponent(ref)}/keys`;
   const wrong = errorLine();
   let cursor = null;
   const act = (change, message) => afterChange(change, message, loading.now);
@@ -43,24 +41,15 @@ export function keySettings(ref, key, signal) {
     wrong, shown.node, pages.node, add);
   node.hidden = true;
   const loading = loader(async (mine) => {
-    const page = key === null ? await ask("GET", path, { query: { limit: PAGE, cursor }, signal: mine })
-      : await one(`${path}/${encodeURIComponent(key)}`, mine);
+    const page = key === null
+      ? await ask("GET", `${actionPath(ref)}/keys`, { query: { limit: PAGE, cursor }, signal: mine })
+      : { items: [await keyOwn(ref, key, mine)].filter(Boolean), next_cursor: null };
     shown.update(page.items);
     pages.update(page.next_cursor);
     if (add) add.hidden = page.items.length > 0;
     node.hidden = key === null && page.items.length === 0 && cursor === null;
   }, { every: 5000, signal, wrong });
   return { node, load: loading.soon };
-}
-
-/** The settings of one key as a page; without any it is empty. */
-async function one(path, signal) {
-  try {
-    return { items: [await ask("GET", path, { signal })], next_cursor: null };
-  } catch (error) {
-    if (error instanceof Problem && error.status === 404) return { items: [], next_cursor: null };
-    throw error;
-  }
 }
 
 function limitOf({ has_limit: hasLimit, max_concurrent: limit }) {

@@ -72,6 +72,16 @@ export function stoppingWords({ reason, since: at, kill_at: killAt, cancel_reaso
     "If it still runs, it is killed ", instant(killAt), ".");
 }
 
+/** The slots in use: of what runs, and of what holds one while it waits at a later gate. */
+export function slotsInUse({ active_count: active, held_waiting: waiting }) {
+  return active + waiting;
+}
+
+/** A bar of the slots in use of one queue, which has the limit of its key or of its action. */
+export function slotsOf(queue, unit = "") {
+  return occupancy(slotsInUse(queue), queue.max_concurrent, unit);
+}
+
 /**
  * A bar of what is held, with the numbers as text; `limit` null: there is none. `unit` names what is held.
  */

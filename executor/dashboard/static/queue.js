@@ -5,8 +5,9 @@ import { count, percent, perSecond, rate } from "./format.js";
 import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
 import { afterChange, badge, elapsed, errorLine, errorText, executionLink, failedLink, head, instant, keyOf,
-  none, occupancy, occupancyOfAll, queueLink, section, shortId, statusOf, termsOf, trail } from "./parts.js";
-import { actionPath, changeLimit, changePause } from "./changes.js";
+  none, occupancyOfAll, queueLink, section, shortId, slotsInUse, slotsOf, statusOf, termsOf, trail,
+} from "./parts.js";
+import { actionPath, changeLimitOf, changePause, limitRoute } from "./changes.js";
 import { depthChart } from "./chart.js";
 import { keySettings } from "./keys.js";
 import { listPages, loader } from "./list.js";
@@ -53,7 +54,7 @@ export function show(main, { ref, parameters }, { live, signal }) {
     ["Key", "row", (each) => el("a", { href: queueLink({ ...each, action_ref: ref }) },
       each.concurrency_key)],
     ["Waiting", "number", (each) => count(each.queue_length)],
-    ["Slots in use", "number", (each) => count(each.active_count)],
+    ["Slots in use", "", (each) => slotsOf(each)],
   ], { keyOf: (each) => each.concurrency_key });
   const keysPart = el("section", { class: "tall", hidden: true }, el("h2", {}, "Longest queues by key"),
     keys.node);
@@ -68,12 +69,14 @@ export function show(main, { ref, parameters }, { live, signal }) {
       ask("GET", "/queues", { query: { action_ref: ref, concurrency_key: key, limit: 1 }, signal: mine }),
     ]);
     const isOne = key !== null || stats.by_key.length === 0;
+    const one = key === null ? null : seen ?? idleOf(stats);
     render(states, stats.paused && badge("paused"), seen && !seen.served && badge("no_worker"));
-    render(buttons, buttonsOf(ref, { ...stats, action_ref: ref }, loading.now));
-    render(bar, barOf(stats, key !== null && seen ? seen : stats, isOne));
+    render(buttons, buttonsOf(ref, key, { ...(one ?? stats), paused: stats.paused }, loading.now));
+    render(bar, isOne ? slotsOf(one ?? stats, "slots in use")
+      : occupancyOfAll(slotsInUse(stats), "slots in use over all keys"));
     chart.update(isOne ? seen?.depths : null);
     text(why, key === null ? whyOf(stats) : "");
-    render(metrics, termsOf(metricsOf(stats, key === null ? null : seen, isOne ? seen : null)));
+    render(metrics, termsOf(metricsOf(stats, one, isOne ? seen : null)));
     failures.hidden = !seen?.failures?.failed;
     if (!failures.hidden) render(failures, failuresOf(ref, seen.failures));
     holders.update(found.holders);
@@ -89,7 +92,7 @@ export function show(main, { ref, parameters }, { live, signal }) {
   }, signal);
   for (const load of [loading.soon, settings.load]) live.on("opening", load, signal);
   live.on("overview", loading.soon, signal);
-  render(buttons, buttonsOf(ref, null));
+  render(buttons, buttonsOf(ref, key, null));
   main.append(trail("#/queues", "Queues"), head([ref, keyOf(key), states], buttons),
     el("div", { class: "panel" }, bar, chart.node, why, metrics), wrong, failures,
     el("section", { class: "tall" }, el("h2", {}, "Slot holders"), holders.node),
@@ -99,22 +102,24 @@ export function show(main, { ref, parameters }, { live, signal }) {
   settings.load();
 }
 
-/** The buttons of an action; its `stats` are null while they are loading. */
-function buttonsOf(ref, stats, changed) {
-  const blocked = stats === null && LOADING;
-  const act = (change, message) => afterChange(change(stats), message, changed);
+/** The buttons of an action, or of one key of it; its `state` is null while it is loading. */
+function buttonsOf(ref, key, state, changed) {
+  const blocked = state === null && LOADING;
+  const name = { action_ref: ref, concurrency_key: key };
+  const act = (change, message) => afterChange(change({ ...state, ...name }), message, changed);
   return [
     button("Submit", () => submitExecution(ref), { class: "primary", needs: "POST /executions" }),
-    button(stats?.paused ? "Resume" : "Pause", () => act(changePause, "Changed"),
+    button(state?.paused ? "Resume" : "Pause", () => act(changePause, "Changed"),
       { needs: "POST /actions/{ref}/pause", blocked }),
-    button("Limit", () => act(changeLimit, "Limit changed"), { needs: "PATCH /actions/{ref}", blocked }),
+    button("Limit", () => act(changeLimitOf, "Limit changed"), { needs: limitRoute(name), blocked }),
     el("a", { class: "button", href: `#/executions?action_ref=${encodeURIComponent(ref)}` }, "Executions"),
   ];
 }
 
-function barOf({ max_concurrent: limit }, { active_count: held }, isOne) {
-  return isOne ? occupancy(held, limit, "slots in use")
-    : occupancyOfAll(held, "slots in use over all keys");
+/** The queue of a key in which nothing waits or runs. */
+function idleOf({ max_concurrent: limit }) {
+  return { max_concurrent: limit, active_count: 0, held_waiting: 0, queue_length: 0,
+    oldest_enqueued_at: null };
 }
 
 /**

@@ -2,9 +2,9 @@
 
 import { button, el, text } from "./dom.js";
 import { count, counted, rate } from "./format.js";
-import { afterChange, badge, elapsed, failuresOf, head, keyOf, occupancy, queueLink } from "./parts.js";
+import { afterChange, badge, elapsed, failuresOf, head, keyOf, queueLink, slotsOf } from "./parts.js";
 import { sparkline } from "./chart.js";
-import { changeLimit, changePause } from "./changes.js";
+import { changeLimitOf, changePause, limitRoute } from "./changes.js";
 import { list } from "./list.js";
 import { table } from "./table.js";
 
@@ -60,7 +60,7 @@ export function show(main, address, context) {
 function columnsOf(change) {
   return [
     ["Queue", "row name", nameOf, "name"],
-    ["Slots", "", (each) => occupancy(each.active_count, each.max_concurrent), "occupancy"],
+    ["Slots", "", slotsOf, "occupancy"],
     ["Waiting", "number", (each) => count(each.queue_length), "waiting"],
     ["Oldest waiting", "number", (each) => elapsed(each.oldest_enqueued_at), "oldest"],
     ["Failed", "number", failuresOf, "failures"],
@@ -80,11 +80,13 @@ function nameOf(queue) {
 function buttonsOf(queue, change) {
   const { action_ref: ref, concurrency_key: key, paused } = queue;
   const verb = paused ? "Resume" : "Pause";
+  const name = key === null ? ref : `key ${key} of ${ref}`;
   return [
     button(verb, () => change(changePause, queue, `${ref} ${paused ? "resumed" : "paused"}`), {
-      needs: "POST /actions/{ref}/pause", "aria-label": `${verb} ${ref}${key === null ? "" : ` ${key}`}`,
+      needs: "POST /actions/{ref}/pause",
+      "aria-label": `${verb} ${key === null ? ref : `all keys of ${ref}`}`,
     }),
-    button("Limit", () => change(changeLimit, queue, `Limit of ${ref} changed`),
-      { needs: "PATCH /actions/{ref}", "aria-label": `Limit of ${ref}` }),
+    button("Limit", () => change(changeLimitOf, queue, `Limit of ${name} changed`),
+      { needs: limitRoute(queue), "aria-label": `Limit of ${name}` }),
   ];
 }

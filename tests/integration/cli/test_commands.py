@@ -104,7 +104,11 @@ def test_actions_workers_and_queues_are_listed(system: CommandLines, ref: str) -
     assert worker["id"] in system.executor("workers", "list").out
     stats = system.executor("queue", "stats", ref, "--json").json
     assert (stats["queue_length"], stats["active_count"], stats["waiting"]["limit"]) == (1, 2, 1)
-    assert "for a slot" in system.executor("queue", "stats", ref).out
+    system.executor("actions", "keys", "set", ref, "k", "--max-concurrent", "4")
+    shown = system.executor("queue", "stats", ref).out
+    assert "for a slot" in shown
+    assert re.search(r"slots in use +2, limit 1 for each key", shown)
+    assert re.search(r"^k +0 +1 of 4", shown, re.MULTILINE)
 
 
 def test_an_invalid_token_is_exit_code_1(system: CommandLines) -> None:

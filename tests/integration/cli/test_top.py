@@ -106,11 +106,14 @@ def test_keys_pause_resume_and_change_the_limit_of_the_selected_action(
         terminal.shows(f"Pause {ref}?")
         terminal.type("y")
         terminal.until(lambda: action(system, ref)["paused"])
-        terminal.shows(f"{ref}: limit 1, paused")
+        terminal.shows(f"{ref}: paused")
         terminal.type("r")
         terminal.until(lambda: not action(system, ref)["paused"])
         terminal.type("++-")
-        terminal.shows(f"{ref}: limit 2, not paused")
+        terminal.shows(f"Limit of {ref}: 1 to 2?")
+        assert action(system, ref)["max_concurrent"] == 1
+        terminal.type("y")
+        terminal.shows(f"{ref}: limit 2")
         assert action(system, ref)["max_concurrent"] == 2
         terminal.type("j\x1b[Bs")
         terminal.shows("by oldest")

@@ -133,8 +133,8 @@ def dialogs(screens: Screens) -> list[tuple[str, tuple[str, ...], str]]:
     failed = "/#/executions?action_ref=scripted&metadata=axe%3Afailed"
     one = f"webhook of execution {screens.ended}"
     found = [
-        ("/#/queues?search=usable", "Pause usable k", "Pause usable?"),
-        ("/#/queues?search=usable", "Limit of usable", "Limit of usable"),
+        ("/#/queues?search=usable", "Pause all keys of usable", "Pause all keys of usable?"),
+        ("/#/queues?search=usable", "Limit of key k of usable", "Settings of key k"),
         ("/#/queues/usable", "Submit", "Submit an execution of usable"),
         ("/#/queues/usable", "Limit", "Limit of usable"),
         ("/#/queues/usable", "Pause", "Pause usable?"),

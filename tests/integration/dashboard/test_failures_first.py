@@ -22,10 +22,13 @@ async def fail(env: Environment, count: int = 1, **fields: object) -> list[int]:
 
 
 async def test_queues_and_the_queue_show_failures_with_the_last_error(page: Page, env: Environment) -> None:
+    assert (await env.http.put("/actions/scripted/keys/k", json={"weight": 2})).is_success
+    await fail(env, concurrency_key="k")
     ids = await fail(env, 2)
     await page.goto("/#/queues?search=scripted")
     failed = page.get_by_role("row").filter(has_text="scripted").locator("td[data-label=Failed]")
-    await expect(failed).to_contain_text("%")
+    await expect(failed).to_have_count(2)
+    await expect(failed.filter(has_text="%")).to_have_count(1)
     await page.get_by_role("button", name="Failed").click()
     await expect(page.locator("tbody tr").first).to_contain_text("scripted")
     assert "sort=failures" in page.url
@@ -36,6 +39,7 @@ async def test_queues_and_the_queue_show_failures_with_the_last_error(page: Page
         lately.get_by_role("link", name=f"#{ids[1]}"))).to_be_visible()  # fmt: skip
     await lately.get_by_role("link", name="Show them").click()
     await expect(page.locator("tbody tr").first).to_contain_text("failed")
+    assert (await env.http.delete("/actions/scripted/keys/k")).is_success
 
 
 async def test_all_that_match_the_search_are_cancelled_and_the_rest_is_named(

@@ -69,6 +69,70 @@ async def test_queues_are_updated_searched_paused_and_limited(page: Page, env: E
     await expect(two).to_be_visible()
 
 
+async def test_a_key_has_its_own_limit_on_every_screen_and_its_row_changes_it(
+    page: Page, env: Environment
+) -> None:
+    await env.put(
+        "keyed", max_concurrent=2, concurrency_key="/key", pool="empty", entrypoint="tests.e2e.actions:noop"
+    )
+    assert (await env.http.put("/actions/keyed/keys/big", json={"max_concurrent": 4})).is_success
+    await env.submit_many([{"action_ref": "keyed", "parameters": {"key": "big"}}] * 5)
+    await page.goto("/#/queues?search=keyed")
+    row = page.get_by_role("row").filter(has_text="big")
+    await expect(row).to_contain_text("4 of 4")
+    await row.get_by_role("button", name="Pause all keys of keyed").click()
+    await expect(page.get_by_role("dialog", name="Pause all keys of keyed?")).to_be_visible()
+    await page.keyboard.press("Escape")
+    limit = page.get_by_role("button", name="Limit of key big of keyed")
+    await limit.click()
+    dialog = page.get_by_role("dialog", name="Settings of key big")
+    await expect(dialog).to_contain_text("Current limit: 4. Slots in use: 4.")
+    await dialog.get_by_label("Maximum concurrency of this key").fill("5")
+    await dialog.get_by_role("button", name="Save").click()
+    await expect(row).to_contain_text("5 of 5")
+    assert (await env.stats("keyed"))["max_concurrent"] == 2
+    await page.goto("/#/queues/keyed?key=big")
+    await expect(page.locator(".panel")).to_contain_text("5 of 5 slots in use")
+    await page.goto("/#/queues/keyed")
+    keys = page.get_by_role("table", name="Longest queues by key")
+    await expect(keys.get_by_role("row").filter(has_text="big")).to_contain_text("5 of 5")
+    await page.get_by_role("button", name="Limit", exact=True).click()
+    await expect(page.get_by_role("dialog", name="Limit of keyed")).to_contain_text(
+        "Current limit: 2. Slots in use over all keys: 5."
+    )
+    await page.keyboard.press("Escape")
+    await env.stop_running()
+
+
+async def test_slots_that_are_held_while_waiting_are_in_use_on_every_screen(
+    page: Page, env: Environment
+) -> None:
+    for name, capacity, rank in (("held-desk", 9, 1), ("held-licence", 1, 2)):
+        resource = {"capacity": capacity, "rank": rank}
+        assert (await env.http.put(f"/resources/{name}", json=resource)).is_success
+    uses = ["held-desk", "held-licence"]
+    await env.put(
+        "held.gates", max_concurrent=3, uses=uses, pool="empty", entrypoint="tests.e2e.actions:noop"
+    )
+    await env.submit_many([{"action_ref": "held.gates"}] * 5)
+    await page.goto("/#/queues?search=held.gates")
+    await expect(page.get_by_role("row").filter(has_text="held.gates")).to_contain_text("3 of 3")
+    await page.goto("/#/queues/held.gates")
+    await expect(page.locator(".panel")).to_contain_text("3 of 3 slots in use")
+    await expect(page.get_by_role("table", name="Slot holders").locator("tbody tr")).to_have_count(3)
+    await env.stop_running()
+
+
+async def test_a_dialog_closes_when_another_screen_is_opened(page: Page, env: Environment) -> None:
+    await env.put("left", max_concurrent=1, pool="empty", entrypoint="tests.e2e.actions:noop")
+    await page.goto("/#/queues?search=left")
+    await page.get_by_role("button", name="Limit of left").click()
+    await expect(page.get_by_role("dialog", name="Limit of left")).to_be_visible()
+    await page.evaluate("location.hash = '#/workers'")
+    await expect(page.get_by_role("heading", name="Workers")).to_be_visible()
+    await expect(page.locator("dialog")).to_have_count(0)
+
+
 async def test_an_execution_shows_why_it_waits_until_it_ends_and_is_retried(
     page: Page, env: Environment, tmp_path: Path
 ) -> None:

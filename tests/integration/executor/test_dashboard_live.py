@@ -214,6 +214,33 @@ async def test_without_a_leader_the_rows_are_shown_and_the_page_says_so(
         await ends(without)
 
 
+async def test_the_rows_say_the_limit_of_a_key_and_what_holds_a_slot_while_it_waits(
+    live: Live, api: Served, health: FixedHealth
+) -> None:
+    for name, capacity, rank in (("first", 9, 1), ("last", 1, 2)):
+        resource = {"capacity": capacity, "rank": rank}
+        assert (await api.http.put(f"/api/v1/resources/{name}", json=resource)).is_success
+    await api.define("k", concurrency_key="/key", max_concurrent=2, uses=["first", "last"])
+    await api.define("open", max_concurrent=None)
+    assert (await api.http.put("/api/v1/actions/k/keys/own", json={"max_concurrent": 3})).is_success
+    api.join(concurrency=10)
+    ids = await api.submit_many("k", 4, parameters={"key": "own"})
+    free = await api.submit("open")
+    await api.until_offered(ids[0], free["id"])
+    found = []
+    for asker in (api.leader.asker(), cast("Asker", NoLeader())):
+        page = Live(api.database, asker, health, TIMES)
+        try:
+            queues = (await page.state()).queues
+            found.append([queues[QueueName(*name)] for name in (("k", "own"), ("open", None))])
+        finally:
+            await ends(page)
+    for own, unlimited in found:
+        assert (own.active_count, own.held_waiting, own.max_concurrent, own.depth) == (1, 2, 3, 3)
+        assert own.head_id == ids[1]
+        assert (unlimited.active_count, unlimited.held_waiting, unlimited.max_concurrent) == (1, 0, None)
+
+
 async def test_streams_are_bounded(cut_off: Live) -> None:
     streams = [cut_off.stream([], last_event_id=None) for _ in range(STREAMS_MAX)]
     for stream in streams:

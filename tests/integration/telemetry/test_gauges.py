@@ -58,6 +58,18 @@ async def test_a_scrape_shows_queues_gates_workers_and_dead_letters(api: Served)
     assert value(found, "turnstile_submission_left_seconds") is not None
 
 
+async def test_slots_held_while_waiting_at_a_later_gate_are_held(api: Served) -> None:
+    for name, capacity, rank in (("desk", 9, 1), ("licence", 1, 2)):
+        resource = {"capacity": capacity, "rank": rank}
+        assert (await api.http.put(f"/api/v1/resources/{name}", json=resource)).is_success
+    await api.define("holding", max_concurrent=3, uses=["desk", "licence"])
+    api.join(concurrency=4)
+    first, *_ = await api.submit_many("holding", 5)
+    await api.until_offered(first)
+    found = await shows(api, "turnstile_slots_held", 3, action_ref="holding")
+    assert value(found, "turnstile_queue_depth", action_ref="holding") == 4
+
+
 async def test_what_no_leader_answers_is_absent_and_counted(
     api: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,13 +19,13 @@ from turnstile.executor.cli.top_view import (
     draw,
     format_share,
     name_of,
-    stepped,
 )
 
 
 def queue(ref: str, **fields: Any) -> Json:
     usual: dict[str, Any] = {
-        "concurrency_key": None, "pool": "default", "max_concurrent": 2, "active_count": 2, "queue_length": 5,
+        "concurrency_key": None, "pool": "default", "max_concurrent": 2, "active_count": 2, "held_waiting": 0,
+        "queue_length": 5,
         "oldest_enqueued_at": "2026-11-21T07:30:00Z", "paused": False, "served": True,
         "enqueued_per_second": None, "completed_per_second": 1.5,
     }  # fmt: skip
@@ -80,16 +80,48 @@ def test_keys_change_the_order_and_quit_and_are_harmless_without_queues() -> Non
     assert "No queues" in drawn(view())
 
 
-def test_a_limit_is_not_stepped_below_0_and_no_limit_stays_none() -> None:
-    steps = ((1, 1), (1, -1), (0, -1), (None, 1))
-    assert [stepped(limit, step) for limit, step in steps] == [2, 0, None, None]
+def pressed(seen: View, keys: str) -> tuple[View, QueueChange | None]:
+    change = None
+    for key in keys:
+        seen, change = after_key(seen, key)
+    return seen, change
 
 
-def test_a_change_is_shown_at_once_in_all_queues_of_the_action() -> None:
-    seen = view(queue("a", concurrency_key="k"), queue("a"), queue("b"))
-    seen = after_change(seen, Json(ref="a", max_concurrent=7, paused=True))
+def test_a_limit_is_changed_after_one_question_that_says_from_what_to_what() -> None:
+    seen, change = pressed(view(queue("a")), "++-+")
+    assert change is None
+    assert seen.message.startswith("Limit of a: 2 to 4?")
+    assert pressed(seen, "n")[1] is None
+    assert pressed(seen, "y")[1] == QueueChange(ref="a", verb="limit", shown=2, limit=4)
+    for limit, keys in ((0, "-"), (2, "+-")):
+        unchanged = pressed(view(queue("a", max_concurrent=limit)), keys)[0]
+        assert (unchanged.unconfirmed, unchanged.message) == (None, f"a: limit {limit}")
+    unlimited, change = pressed(view(queue("a", max_concurrent=None)), "+y")
+    assert (unlimited.unconfirmed, change) == (None, None)
+    assert "a: it has no limit" in unlimited.message
+
+
+def test_a_limit_changed_in_the_row_of_a_key_is_that_of_the_key() -> None:
+    seen, _ = pressed(view(queue("a", concurrency_key="k", max_concurrent=4)), "+")
+    assert seen.message.startswith("Limit of key k of a: 4 to 5?")
+    assert pressed(seen, "y")[1] == QueueChange(ref="a", verb="limit", key="k", shown=4, limit=5)
+
+
+def test_a_pause_in_the_row_of_a_key_says_that_it_pauses_all_keys() -> None:
+    seen, _ = pressed(view(queue("a", concurrency_key="k")), "p")
+    assert seen.message.startswith("Pause all keys of a?")
+
+
+def test_a_change_is_shown_at_once_where_it_applies() -> None:
+    seen = view(queue("a", concurrency_key="k", max_concurrent=4), queue("a"), queue("b"))
+    for change in (
+        QueueChange(ref="a", verb="pause"),
+        QueueChange(ref="a", verb="limit", shown=2, limit=7),
+        QueueChange(ref="a", verb="limit", key="k", shown=4, limit=5),
+    ):
+        seen = after_change(seen, change)
     shown = [(each["max_concurrent"], each["paused"]) for each in seen.queues]
-    assert shown == [(7, True), (7, True), (2, False)]
+    assert shown == [(5, True), (7, True), (2, False)]
 
 
 def test_a_queue_shows_slots_length_rates_and_problems() -> None:
@@ -98,6 +130,12 @@ def test_a_queue_shows_slots_length_rates_and_problems() -> None:
         assert text in shown
     assert "3 queues by waiting" in shown
     assert "1 queue by waiting" in drawn(view(queue("a")))
+
+
+def test_slots_that_are_held_while_waiting_are_in_use() -> None:
+    shown = drawn(view(queue("a", active_count=1, held_waiting=1), queue("b", active_count=0)))
+    assert "██████████ 2 of 2" in shown
+    assert "10 waiting, 2 slots in use" in shown
 
 
 def test_what_does_not_work_is_shown_above_the_queues() -> None:
@@ -115,12 +153,26 @@ def test_a_pause_is_confirmed_before_it_is_requested() -> None:
     assert (confirmed.unconfirmed, change) == (None, QueueChange(ref="a", verb="pause"))
 
 
-class Changed:
-    """An API whose action was changed after it was read."""
+class Stored:
+    """An API with an action of the limit 2, which changes when a change of it is requested."""
+
+    def __init__(self, own: Json | None = None) -> None:
+        self.own = own
+        self.put_bodies: list[Any] = []
 
     def get_tagged(self, _: str, *, timeout_seconds: float) -> tuple[Json, str]:
         assert timeout_seconds
         return Json(ref="a", max_concurrent=2, paused=False), '"first"'
+
+    def get(self, path: str) -> Json:
+        assert path == "/actions/a/keys/k"
+        if self.own is None:
+            raise ApiRefused({"code": "not_found"})
+        return self.own
+
+    def put(self, path: str, body: bytes) -> None:
+        assert path == "/actions/a/keys/k"
+        self.put_bodies.append(json.loads(body))
 
     def patch(self, _: str, body: bytes, *, if_match: str | None) -> Json:
         assert (json.loads(body), if_match) == ({"max_concurrent": 3}, '"first"')
@@ -128,9 +180,27 @@ class Changed:
 
 
 def test_a_limit_that_was_changed_meanwhile_is_not_overwritten() -> None:
-    change = QueueChange(ref="a", verb="limit", step=1)
-    seen = apply_change(cast("Api", Changed()), view(queue("a")), change)
-    assert "a: another operator has changed it" in seen.message
+    for shown in (2, 1):
+        change = QueueChange(ref="a", verb="limit", shown=shown, limit=3)
+        seen = apply_change(cast("Api", Stored()), view(queue("a")), change)
+        assert seen.message == "a: its limit has been changed; press the key again"
+    stored = Stored(Json(has_limit=True, max_concurrent=4, weight=3))
+    change = QueueChange(ref="a", verb="limit", key="k", shown=2, limit=3)
+    assert "press the key again" in apply_change(cast("Api", stored), view(queue("a")), change).message
+    assert stored.put_bodies == []
+
+
+def test_a_key_keeps_its_weight_when_its_limit_is_changed() -> None:
+    for own, shown, weight in (
+        (None, 2, {}),
+        (Json(has_limit=False, max_concurrent=2, weight=3), 2, {"weight": 3}),
+        (Json(has_limit=True, max_concurrent=4, weight=3), 4, {"weight": 3}),
+    ):
+        stored = Stored(own)
+        change = QueueChange(ref="a", verb="limit", key="k", shown=shown, limit=5)
+        seen = apply_change(cast("Api", stored), view(queue("a", concurrency_key="k")), change)
+        assert seen.message == "key k of a: limit 5"
+        assert stored.put_bodies == [{"max_concurrent": 5, **weight}]
 
 
 def test_a_screen_is_never_longer_than_the_terminal() -> None:
@@ -170,6 +240,9 @@ def test_failures_are_shown_with_their_share_and_the_last_error_of_the_selected_
     assert "Last failure of bad: #7 failed" in drawn(seen, height=None)
     assert "Last failure of good" not in drawn(seen, height=None)
     assert "Broken" not in drawn(view(queue("old"), queue("unread", failures=None)))
+    keys = [queue("bad", concurrency_key=key, failures=None) for key in "xy"]
+    seen = view(*keys, queue("bad", failures=failing(3, 12)))
+    assert drawn(seen).count("3 (25 %)") == drawn(seen).count("Last failure of bad") == 1
 
 
 def test_a_small_share_is_not_zero_and_an_incomplete_one_is_not_everything() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnstile.executor.dashboard import state as state_module
+from turnstile.executor.dashboard.failures import Failures
 from turnstile.executor.dashboard.state import (
     BUCKETS,
     RATE_SECONDS,
@@ -135,6 +136,34 @@ def test_the_row_of_an_unused_action_ends_with_its_first_queue_of_a_key() -> Non
     assert QueueName("c", None) in state.queues
     state.apply(snapshot(queue("a"), seconds=3))
     assert QueueName("a", None) not in state.queues
+
+
+def test_failures_are_shown_once_at_the_queue_without_a_key() -> None:
+    state = DashboardState()
+    state.apply(
+        snapshot(queue("a"), *(queue("a", key, depth=1, enqueued=1) for key in "xy"), queue("b"), whole=True)
+    )
+    assert [each.name for each in state.sorted(QueueOrder.NAME, "a")] == [("a", "x"), ("a", "y")]
+    starts, _ = state.failures.starts(NOW)
+    failed = Failures(read_at=NOW, since=NOW - timedelta(minutes=10), ended=9, failed=3, last=None)
+    state.apply_failures(starts, [("a", failed)])
+    shown = state.sorted(QueueOrder.FAILURES, "")
+    assert [(each.name, state.failures_of(each)) for each in shown] == [
+        (("a", None), failed), (("a", "x"), None), (("a", "y"), None), (("b", None), None)
+    ]  # fmt: skip
+    assert state.depths(QueueName("a", None))[-1] == 0
+    state.apply(snapshot(queue("a", enqueued=1, depth=1), seconds=1))
+    assert [each.depth for each in state.sorted(QueueOrder.FAILURES, "")] == [1, 1, 1, 0]
+    state.apply(snapshot(queue("b"), seconds=2, deleted=["a"]))
+    assert [each.name for each in state.sorted(QueueOrder.NAME, "")] == [("b", None)]
+
+
+def test_slots_that_are_held_while_waiting_are_in_use() -> None:
+    state = DashboardState()
+    state.apply(snapshot(queue("a", held_waiting=2), queue("b"), whole=True, b=1))
+    assert names(state, QueueOrder.OCCUPANCY) == ["a", "b"]
+    sums, _ = state.total()
+    assert (sums.active_count, sums.held_waiting) == (1, 2)
 
 
 def test_a_time_without_clients_is_in_no_rate() -> None:

@@ -42,7 +42,7 @@ from turnstile.executor.questions.protocol import (
 )
 from turnstile.executor.queue_manager.decide import decide
 from turnstile.executor.queue_manager.decisions import Decisions
-from turnstile.executor.queue_manager.definitions import Action, Pool, Resource, Use
+from turnstile.executor.queue_manager.definitions import Action, KeySettings, Pool, Resource, Use
 from turnstile.executor.queue_manager.inputs import (
     Admit,
     Cancel,
@@ -52,6 +52,7 @@ from turnstile.executor.queue_manager.inputs import (
     DeleteAction,
     Ended,
     Input,
+    SetKey,
     Started,
     WorkerChanged,
 )
@@ -358,6 +359,31 @@ def test_who_asks_first_gets_every_queue_and_then_only_what_changed() -> None:
     (row,) = pages[0].queues
     assert (row.key, row.length, row.active, row.max_concurrent) == ("y", 2, 1, 1)
     assert (pages[0].actions[0].enqueued, third) == (7, 7)
+
+
+def test_a_row_has_the_limit_of_its_key_and_the_slots_that_are_held_while_waiting() -> None:
+    uses = (Use(resource="first"), Use(resource="last"))
+    has = Installation(
+        DefineResource(resource=Resource(name="first", capacity=9, rank=1)),
+        DefineResource(resource=Resource(name="last", capacity=1, rank=2)),
+        DefineAction(action=Action(ref="a", max_concurrent=2, uses=uses)),
+        SetKey(action_ref="a", key="own", settings=KeySettings(has_limit=True, max_concurrent=4)),
+        WorkerChanged(worker_id="w", pools=frozenset({"default"}), concurrency=10),
+    )
+    running, holding, *_ = has.admit("a", key="own", count=5)
+    has.admit("a", key="other")
+    has.end(running)
+    queued_at = has.state.executions[holding + 1].queued_at
+    pages, _ = every_page(has, "")
+    rows = {row.key: row for page in pages for row in page.queues}
+    own = rows["own"]
+    assert (own.active, own.held_waiting, own.max_concurrent, own.length) == (1, 3, 4, 3)
+    assert (own.head_id, own.oldest_enqueued_at) == (holding + 1, queued_at)
+    assert (rows["other"].held_waiting, rows["other"].max_concurrent) == (1, 2)
+    stats = has.ask(Stats(action_refs=("a",))).items[0].stats
+    assert stats is not None
+    assert (stats.active_count, stats.held_waiting, stats.max_concurrent) == (1, 4, 2)
+    assert [(each.key, each.max_concurrent) for each in stats.by_key] == [("own", 4), ("other", 2)]
 
 
 def test_a_queue_that_changed_often_is_named_once() -> None:
