@@ -293,7 +293,14 @@ def console_for_pipes() -> Console:
 
 
 def _print(what: Table | Text) -> None:
-    console_for_pipes().print(what, soft_wrap=isinstance(what, Text))
+    console = console_for_pipes()
+    if console.is_terminal or isinstance(what, Text):
+        console.print(what, soft_wrap=isinstance(what, Text))
+        return
+    # In a pipe no cell is padded up to the widest value of the last column.
+    with console.capture() as capture:
+        console.print(what)
+    print_text("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
 
 
 def _cell(value: object, *, keep: str = "\n\t") -> Text:
