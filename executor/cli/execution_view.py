@@ -237,7 +237,7 @@ def _reason(waiting_on: Json, now: datetime) -> str:
         case {"reason": "total" | "resource", "gate": _}:
             return _at_gate(waiting_on, now)
         case {"reason": "rate", "rate_of": of, "starts": starts, "per_seconds": per_seconds}:
-            rate = f"waits for the rate of {_rate_of(of)}: {starts} starts per {format_duration(per_seconds)}"
+            rate = f"the rate of {_rate_of(of)} allows {starts} starts per {format_duration(per_seconds)}"
             next_at = waiting_on.get("next_start_at")
             next_start = "" if next_at is None else f"; next start {instant(next_at)}"
             return f"{rate}{next_start}{_position(waiting_on, ' of its action')}"
@@ -278,7 +278,7 @@ def _in_pool(on: Json, now: datetime) -> str:
     if on.get("closed") == "paused":
         return f"pool {pool} is paused; executor pools resume {pool} continues it{_position(on, ' there')}"
     if on["held"] < capacity:
-        return f"waits for its turn in pool {pool}{_position(on, ' there')}"
+        return f"not its turn yet in pool {pool}{_position(on, ' there')}"
     return (
         f"all {capacity} worker slots of pool {pool} are in use{_by(on['holders'], on, now)}"
         f"{_position(on, ' there')}"
@@ -299,7 +299,7 @@ def _at_gate(on: Json, now: datetime) -> str:
             free = "" if on["capacity"] is None else f", {on['free']} of {on['capacity']} free"
             holders = [f"#{holder['id']} ({holder['units']})" for holder in on["holders"]]
             held = f"; held by {_listed(holders)}{_since(on, now)}" if holders else ""
-            return f"waits at {name}: {needs}{free}{_first(on)}{held}{_position(on, '')}"
+            return f"{needs} of {name}{free}{_first(on)}{held}{_position(on, ' there')}"
 
 
 def _first(on: Json) -> str:

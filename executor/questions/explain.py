@@ -16,6 +16,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.states import Status
+from turnstile.executor.queue_manager.definitions import UNBOUNDED
 from turnstile.executor.queue_manager.gates import obstructing, units_of
 from turnstile.executor.queue_manager.lines import Entry, FairClock
 from turnstile.executor.queue_manager.rates import RateWindow
@@ -214,10 +215,15 @@ def _gates(state: State, queue: Queue) -> Iterator[Step]:
         yield Step("total", "not_reached", 1, action.held, total)
     yield from _rate_step(state, action.window)
     for use, gate in zip(action.uses, action.gates, strict=True):
-        yield Step(gate.name, "not_reached", use.units, gate.held, gate.definition.capacity)
+        yield Step(gate.name, "not_reached", use.units, gate.held, _capacity_of(gate))
         yield from _rate_step(state, gate.window)
     held, capacity = _worker_slots(action)
     yield Step(f"pool {action.definition.pool}", "not_reached", 1, held, capacity)
+
+
+def _capacity_of(gate: ResourceGate) -> int | None:
+    capacity = gate.definition.capacity
+    return None if capacity == UNBOUNDED else capacity
 
 
 def _rate_step(state: State, window: RateWindow | None) -> Iterator[Step]:
@@ -268,7 +274,7 @@ def _on_units(state: State, execution: Execution, stop: Stop, depth: int) -> Wai
         at_workers = chain.from_iterable(worker.held.values() for worker in state.workers.values())
         holding = [*action.holding, *(each for each in at_workers if each.action is action)]
     else:
-        name, capacity, held = gate.definition.name, gate.definition.capacity, gate.held
+        name, capacity, held = gate.definition.name, _capacity_of(gate), gate.held
         members, holding, units = members_at(state, gate), [*gate.holders], units_of(action, gate)
         order, waiting = order_at(gate, members), sum(map(startable, members))
     idle = [each for each in holding if each.worker is None]

@@ -66,7 +66,7 @@ def held_by(*holders: tuple[int, int]) -> list[dict[str, int]]:
 
 
 NO_WORKER = f"no live worker in pool gpu serves the action; {START_ONE}"
-AUTOCAD = "waits at resource autocad: needs 2 units, 1 of 10 free"
+AUTOCAD = "needs 2 units of resource autocad, 1 of 10 free"
 PAUSED_VPN = {**GATE, "gate": "resource vpn", "closed": "paused"}
 SENTENCES: list[tuple[Any, str]] = [
     (None, ""),
@@ -86,7 +86,7 @@ SENTENCES: list[tuple[Any, str]] = [
         pool(3, position=4, waiting=9, holders=[60, 61, 62]),
         "all 2 worker slots of pool gpu are in use, held by #60, #61, #62; position 4 there",
     ),
-    (pool(1, position=1), "waits for its turn in pool gpu; position 1 there"),
+    (pool(1, position=1), "not its turn yet in pool gpu; position 1 there"),
     (
         pool(2, closed="paused", position=4),
         "pool gpu is paused; executor pools resume gpu continues it; position 4 there",
@@ -129,15 +129,15 @@ SENTENCES: list[tuple[Any, str]] = [
     ),
     (
         {**GATE, "holders": held_by((14, 2), (15, 4), (17, 3))},
-        f"{AUTOCAD}; held by #14 (2), #15 (4), #17 (3); position 1",
+        f"{AUTOCAD}; held by #14 (2), #15 (4), #17 (3); position 1 there",
     ),
     (
         {**GATE, "reason": "total", "gate": "total", "units": 1, "free": 0, "capacity": 20},
-        "waits at the total of its action: needs 1 unit, 0 of 20 free; position 1",
+        "needs 1 unit of the total of its action, 0 of 20 free; position 1 there",
     ),
     (
         {**GATE, "holders": held_by((60, 9)), **caused_by(no_worker(), 60)},
-        f"{NO_WORKER}; because of this {AUTOCAD}; held by #60 (9); position 1",
+        f"{NO_WORKER}; because of this {AUTOCAD}; held by #60 (9); position 1 there",
     ),
     (
         limit(
@@ -148,11 +148,11 @@ SENTENCES: list[tuple[Any, str]] = [
     ),
     (
         {**GATE, "units": 1, "free": 1, "position": 2, "first": {"id": 9, "units": 2}},
-        "waits at resource autocad: needs 1 unit, 1 of 10 free, but #9 is ahead and needs 2; position 2",
+        "needs 1 unit of resource autocad, 1 of 10 free, but #9 is ahead and needs 2; position 2 there",
     ),
     (
         {**GATE, "position": 2, "first": {"id": 9, "units": 2}},
-        f"{AUTOCAD}; position 2",
+        f"{AUTOCAD}; position 2 there",
     ),
     ({**GATE, "closed": "paused"}, "resource autocad is paused"),
     ({**GATE, "closed": "capacity_zero"}, "the capacity of resource autocad is 0"),
@@ -162,12 +162,12 @@ SENTENCES: list[tuple[Any, str]] = [
     ),
     (
         {**RATE, "rate_of": "resource partner-api"},
-        "waits for the rate of resource partner-api: 100 starts per 1m; next start 2026-11-21 07:30:00Z;"
+        "the rate of resource partner-api allows 100 starts per 1m; next start 2026-11-21 07:30:00Z;"
         " position 4 of its action",
     ),
     (
         {**RATE, "rate_of": "action", "next_start_at": None},
-        "waits for the rate of its action: 100 starts per 1m; position 4 of its action",
+        "the rate of its action allows 100 starts per 1m; position 4 of its action",
     ),
     ({"reason": "of a later version"}, "of a later version"),
 ]  # fmt: skip
@@ -229,7 +229,7 @@ def test_the_causes_lead_from_what_it_waits_for_to_the_blocker() -> None:
     at_autocad = {**GATE, "holders": held_by((50, 5), (51, 4)), **caused_by(PAUSED_VPN, 50, 51)}
     waits = execution(limit(1, 1, 60, **caused_by(at_autocad, 60)))
     assert [*cause_lines(waits, now=NOW)] == [
-        f"#60 holds a slot and waits: {AUTOCAD}; held by #50 (5), #51 (4); position 1",
+        f"#60 holds a slot and waits: {AUTOCAD}; held by #50 (5), #51 (4); position 1 there",
         "#50, #51 hold units and wait: resource vpn is paused",
     ]
     behind = execution(limit(1, 0, **caused_by(no_worker())))

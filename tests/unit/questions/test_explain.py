@@ -21,7 +21,15 @@ from turnstile.executor.questions.gates import GateCounts, pool_counts, pool_hol
 from turnstile.executor.questions.protocol import QueueStats
 from turnstile.executor.queue_manager.decide import decide
 from turnstile.executor.queue_manager.decisions import Decisions
-from turnstile.executor.queue_manager.definitions import Action, KeySettings, Pool, Rate, Resource, Use
+from turnstile.executor.queue_manager.definitions import (
+    UNBOUNDED,
+    Action,
+    KeySettings,
+    Pool,
+    Rate,
+    Resource,
+    Use,
+)
 from turnstile.executor.queue_manager.inputs import (
     Admit,
     Cancel,
@@ -195,6 +203,15 @@ def test_the_path_leads_through_all_gates_and_says_where_it_waits() -> None:
     assert way(scheduler, first)[-1] == ("pool default", "waiting", 1, 4)
     out = scheduler.turn(Admit(action_ref="a", run_at=1060.0))
     assert {state for _, state, *_ in way(scheduler, out.admitted[0].id)} == {"not_reached"}
+
+
+def test_a_resource_without_a_limit_has_no_capacity() -> None:
+    scheduler = Scheduler(
+        resource("cad", UNBOUNDED, paused=True), worker(), define("a", Use(resource="cad"))
+    )  # fmt: skip
+    (first,) = scheduler.admit("a")
+    assert scheduler.on(first).capacity is None
+    assert way(scheduler, first)[1] == ("resource cad", "waiting", 0, None)
 
 
 @pytest.mark.parametrize(
