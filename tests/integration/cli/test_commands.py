@@ -40,9 +40,9 @@ def test_what_failed_is_shown_with_its_traceback_and_the_commands_for_more(syste
 def test_what_waits_is_shown_with_the_blocker_first_and_its_way_to_a_start(
     system: CommandLines, ref: str
 ) -> None:
-    execution_id = system.submit(ref)
-    lines = system.executor("get", str(execution_id)).out.splitlines()
-    assert lines[0].startswith("Waits: no live worker in pool empty serves the action")
+    holder, waiting = system.submit(ref), system.submit(ref)
+    lines = system.executor("get", str(waiting)).out.splitlines()
+    assert lines[0].startswith(f"Waits: 1 of 1 slots in use, held by #{holder} for ")
     assert lines[2].split() == ["ON", "THE", "WAY", "STATE", "NEEDS", "HELD", "WHAT", "HELPS"]
     assert [line.split()[0] for line in lines[3:5]] == ["queue", "pool"]
 
