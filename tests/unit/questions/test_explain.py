@@ -140,7 +140,7 @@ def test_what_has_ended_is_unknown_and_what_runs_waits_for_nothing() -> None:
     assert explain(scheduler.state, first, "a") is None
 
 
-def short_runs(**fields: object) -> Scheduler:
+def short_runs(**fields: Any) -> Scheduler:
     """Return a scheduler whose action is short, so that more is at its worker than may run at once."""
     scheduler = Scheduler(define(**fields), worker(slots=2))
     scheduler.run_seconds = 0.05
@@ -225,7 +225,7 @@ def test_a_resource_without_a_limit_has_no_capacity() -> None:
         ({}, "pool default"),
     ],
 )
-def test_each_reason_is_a_place_on_the_path(fields: dict[str, object], waits: str) -> None:
+def test_each_reason_is_a_place_on_the_path(fields: dict[str, Any], waits: str) -> None:
     scheduler = Scheduler(define(**fields), worker(slots=1))
     *_, last = scheduler.admit("a", 2)
     assert [gate for gate, state, *_ in way(scheduler, last) if state == "waiting"] == [waits]
