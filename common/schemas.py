@@ -17,6 +17,11 @@ class EstimatedStart(Schema):
 
     earliest: AwareDatetime
     latest: AwareDatetime
+    overdue: bool = Field(
+        default=False,
+        description="Whether what is ahead has run longer than all known runs: the earlier estimate has "
+        "passed, and this one is a guess.",
+    )
 
 
 class WaitingCounts(Schema):

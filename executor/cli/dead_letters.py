@@ -31,10 +31,10 @@ _LIST: Final = Listing(
         "ID": "id",
         "DIED": lambda letter: instant(letter["died_at"]),
         "CODE": "code",
-        "MESSAGE": lambda letter: letter["type"] or letter["original_routing_key"],
-        "BYTES": "body_bytes",
+        "SENDER": "app_id",
         "ERROR": "error",
     },
+    cut="ERROR",
 )
 _WORDS: Final[dict[str, Any]] = {
     "noun": "message",

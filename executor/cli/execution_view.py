@@ -37,6 +37,13 @@ ATTEMPT_COLUMNS: Final[Columns] = {
     "PROGRESS": lambda attempt: progress_text(attempt.get("progress")),
     "ERROR": lambda attempt: error_text(attempt["error"]),
 }
+PATH_COLUMNS: Final[Columns] = {
+    "ON THE WAY": "gate",
+    "STATE": "state",
+    "NEEDS": "units",
+    "HELD": "held",
+    "WHAT HELPS": "help",
+}
 GATE_COLUMNS: Final[Columns] = {
     "GATE": "gate",
     "UNITS": "units",
@@ -52,7 +59,7 @@ _INSTANTS: Final = (
     "completed_at",
     "expires_at",
 )
-_HOLDERS_MAX: Final = 10
+_NAMED_MAX: Final = 3
 _UNSTARTED_SECONDS: Final = 30.0
 """So long after the grant of its slot, an execution that its worker has not started is shown as such."""
 _UNITS: Final = ((86400.0, "days", 2.0), (3600.0, "h", 2.0), (60.0, "min", 3.0))
@@ -63,7 +70,6 @@ def fields(execution: Json) -> Iterator[tuple[str, object]]:
     """Yield names and values of one execution."""
     for name in ("id", "action_ref", "status"):
         yield name, execution[name]
-    yield "waiting", waiting_sentence(execution)
     yield "stopping", stopping_sentence(execution.get("stopping"))
     yield "progress", progress_text(execution.get("progress"))
     for name in ("concurrency_key", "idempotency_key", "priority", "attempt", "worker_id"):
@@ -87,10 +93,62 @@ def gate_rows(gates: Sequence[Json], *, has_ended: bool = False) -> list[Json]:
 
 
 def waiting_sentence(execution: Json, *, now: datetime | None = None) -> str:
-    """Return position, reason and estimated start; empty if the execution does not wait."""
+    """Return the blocker, position and estimated start; empty if the execution does not wait."""
     if execution.get("waiting_on") is None:
         return ""
     return "; ".join(_waiting_parts(execution, now or datetime.now(UTC)))
+
+
+def cause_lines(execution: Json, *, now: datetime | None = None) -> Iterator[str]:
+    """Yield why those do not run that have what an execution waits for: from it to the blocker."""
+    on = execution.get("waiting_on")
+    while on is not None and (cause := on.get("root_cause")) is not None:
+        one, several = ("a slot", "slots") if on["reason"] == "limit" else ("units", "units")
+        match cause["ids"]:
+            case []:
+                waits = "The executions ahead wait"
+            case [holder]:
+                waits = f"#{holder} holds {one} and waits"
+            case holders:
+                waits = f"{_listed([f'#{each}' for each in holders])} hold {several} and wait"
+        on = cause["on"]
+        yield f"{waits}: {_reason(on, now or datetime.now(UTC))}"
+
+
+def path_rows(execution: Json) -> list[Json]:
+    """Return the rows of `PATH_COLUMNS`; none if the execution does not wait."""
+    return [Json(each | _path_words(each, execution)) for each in execution.get("path", ())]
+
+
+def _path_words(step: Json, execution: Json) -> dict[str, object]:
+    is_waiting = step["state"] == "waiting"
+    capacity = "" if step["capacity"] is None else f" of {step['capacity']}"
+    return {
+        "state": "waits here" if is_waiting else step["state"].replace("_", " "),
+        "held": f"{step['held']}{capacity}",
+        "help": _help(execution["waiting_on"], execution["action_ref"]) if is_waiting else "",
+    }
+
+
+def _help(on: Json, ref: str) -> str:
+    """Return the command that helps, or that shows what does."""
+    match on:
+        case {"reason": "paused"}:
+            return f"executor actions resume {ref}"
+        case {"reason": "limit"}:
+            return f"executor actions limit {ref} NUMBER"
+        case {"reason": "total"}:
+            return "max_concurrent_total: executor actions apply"
+        case {"reason": "resource", "closed": "paused", "gate": gate}:
+            return f"executor resources resume {gate.removeprefix('resource ')}"
+        case {"reason": "resource", "gate": gate}:
+            return f"executor resources queue {gate.removeprefix('resource ')}"
+        case {"reason": "pool", "closed": "paused", "pool": pool}:
+            return f"executor pools resume {pool}"
+        case {"reason": "no_worker" | "pool"}:
+            return "more workers: worker serve"
+        case _:
+            return ""
 
 
 def stopping_sentence(stopping: Json | None) -> str:
@@ -133,39 +191,53 @@ def run_duration(started_at: str | None, ended_at: str | None) -> str:
 
 
 def _waiting_parts(execution: Json, now: datetime) -> Iterator[str]:
+    on = execution["waiting_on"]
+    blocker = _blocker(on)
+    cause = "" if blocker is on else f"{_reason(blocker, now)}; because of this "
+    yield cause + (_not_started(execution, now) or _reason(on, now))
     if (position := execution.get("position")) is not None:
         length, key = execution.get("queue_length"), execution.get("concurrency_key")
         of_key = "" if key is None else f", key {key}"
         queue = "" if length is None else f" of {length} in {execution['action_ref']}{of_key}"
         yield f"position {position}{queue}"
-    yield _not_started(execution["waiting_on"], now) or _reason(execution["waiting_on"])
     if (estimate := execution.get("estimated_start")) is not None:
         yield _start(estimate, now)
 
 
-def _not_started(on: Json, now: datetime) -> str | None:
+def _blocker(on: Json) -> Json:
+    """Return the end of the chain of causes: what to fix."""
+    while (cause := on.get("root_cause")) is not None:
+        on = cause["on"]
+    return on
+
+
+def _not_started(execution: Json, now: datetime) -> str | None:
     """Return since when it is granted and not started, if that is long; else None."""
+    on = execution["waiting_on"]
     granted_at = on.get("granted_at")
     if on["reason"] != "handing_over" or granted_at is None:
         return None
-    waited_seconds = (now - datetime.fromisoformat(granted_at)).total_seconds()
+    waited_seconds = _seconds_since(granted_at, now)
     if waited_seconds < _UNSTARTED_SECONDS:
         return None
     return (
-        f"its slot was granted {format_duration(round(waited_seconds))} ago, and no worker of pool "
-        f"{on['pool']} has started it: they are busy, or cannot reach the broker; see their logs and /readyz"
+        f"granted {format_duration(round(waited_seconds))} ago to worker {execution.get('worker_id')}, which "
+        "has a free slot and has not started it: see its log and /readyz"
     )
 
 
-def _reason(waiting_on: Json) -> str:
+def _seconds_since(instant: str, now: datetime) -> float:
+    return (now - datetime.fromisoformat(instant)).total_seconds()
+
+
+def _reason(waiting_on: Json, now: datetime) -> str:
     match waiting_on:
         case {"reason": "limit", "active_count": active, "max_concurrent": limit, "holders": holders}:
-            cause = _root_cause(waiting_on.get("root_cause"), one="a slot", several="slots")
-            return f"{active} of {limit} slots in use{_by(holders)}{cause}"
+            return f"{active} of {limit} slots in use{_by(holders, waiting_on, now)}"
         case {"reason": "total" | "resource", "gate": _}:
-            return _at_gate(waiting_on)
+            return _at_gate(waiting_on, now)
         case {"reason": "rate", "rate_of": of, "starts": starts, "per_seconds": per_seconds}:
-            rate = f"waits for the rate of {_rate_of(of)}: {starts} starts per {format_duration(per_seconds)}"
+            rate = f"the rate of {_rate_of(of)} allows {starts} starts per {format_duration(per_seconds)}"
             next_at = waiting_on.get("next_start_at")
             next_start = "" if next_at is None else f"; next start {instant(next_at)}"
             return f"{rate}{next_start}{_position(waiting_on, ' of its action')}"
@@ -186,7 +258,7 @@ def _reason(waiting_on: Json) -> str:
                 f"TURNSTILE_WORKER_POOLS={pool} worker serve --actions MODULE"
             )
         case {"reason": "pool"}:
-            return _in_pool(waiting_on)
+            return _in_pool(waiting_on, now)
         case {"reason": "not_due", "run_at": run_at}:
             return f"not due before {instant(run_at)}" if run_at else "not due yet"
         case {"reason": "handing_over"}:
@@ -201,19 +273,19 @@ def _pools(on: Json) -> str:
     return f"the pools {', '.join(on['other_pools'])}"
 
 
-def _in_pool(on: Json) -> str:
+def _in_pool(on: Json, now: datetime) -> str:
     pool, capacity = on["pool"], on["capacity"]
     if on.get("closed") == "paused":
         return f"pool {pool} is paused; executor pools resume {pool} continues it{_position(on, ' there')}"
     if on["held"] < capacity:
-        return f"waits for its turn in pool {pool}{_position(on, ' there')}"
+        return f"not its turn yet in pool {pool}{_position(on, ' there')}"
     return (
-        f"all {capacity} worker slots of pool {pool} are in use{_by(on.get('holders') or [])}"
+        f"all {capacity} worker slots of pool {pool} are in use{_by(on['holders'], on, now)}"
         f"{_position(on, ' there')}"
     )
 
 
-def _at_gate(on: Json) -> str:
+def _at_gate(on: Json, now: datetime) -> str:
     name = "the total of its action" if on["gate"] == "total" else on["gate"]
     needs = f"needs {counted(on['units'], 'unit')}"
     match on["closed"]:
@@ -226,10 +298,16 @@ def _at_gate(on: Json) -> str:
         case _:
             free = "" if on["capacity"] is None else f", {on['free']} of {on['capacity']} free"
             holders = [f"#{holder['id']} ({holder['units']})" for holder in on["holders"]]
-            held = f"; held by {_listed(holders)}" if holders else ""
-            # An executor of an earlier version has no causes here.
-            cause = _root_cause(on.get("root_cause"), one="units", several="units")
-            return f"waits at {name}: {needs}{free}{held}{_position(on, '')}{cause}"
+            held = f"; held by {_listed(holders)}{_since(on, now)}" if holders else ""
+            return f"{needs} of {name}{free}{_first(on)}{held}{_position(on, ' there')}"
+
+
+def _first(on: Json) -> str:
+    """Return what is ahead where units are free, but not so many as that needs."""
+    first = on.get("first")
+    if first is None or on["free"] is None or on["free"] < on["units"]:
+        return ""
+    return f", but #{first['id']} is ahead and needs {first['units']}"
 
 
 def _rate_of(owner: str) -> str:
@@ -240,34 +318,32 @@ def _position(on: Json, of: str) -> str:
     return "" if on.get("position") is None else f"; position {on['position']}{of}"
 
 
-def _by(holders: Sequence[int]) -> str:
-    return f", held by {_listed([f'#{holder}' for holder in holders])}" if holders else ""
+def _by(holders: Sequence[int], on: Json, now: datetime) -> str:
+    return f", held by {_listed([f'#{each}' for each in holders])}{_since(on, now)}" if holders else ""
 
 
-def _root_cause(cause: Json | None, *, one: str, several: str) -> str:
-    if cause is None:
+def _since(on: Json, now: datetime) -> str:
+    if (since := on.get("held_since")) is None:
         return ""
-    match cause["ids"]:
-        case []:
-            waiting = "the executions ahead are waiting, too"
-        case [holder]:
-            waiting = f"#{holder} holds {one} but does not run yet"
-        case holders:
-            waiting = f"{_listed([f'#{each}' for each in holders])} hold {several} but do not run yet"
-    return f"; {waiting}: {_reason(cause['on'])}"
+    most = "up to " if len(on["holders"]) > 1 else ""
+    return f" for {most}{format_duration(max(round(_seconds_since(since, now)), 0))}"
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = "" if len(names) <= _HOLDERS_MAX else f" and {len(names) - _HOLDERS_MAX} more"
-    return f"{', '.join(names[:_HOLDERS_MAX])}{more}"
+    more = "" if len(names) <= _NAMED_MAX else f" and {len(names) - _NAMED_MAX} more"
+    return f"{', '.join(names[:_NAMED_MAX])}{more}"
 
 
 def _start(estimate: Json, now: datetime) -> str:
     earliest, latest = (
         (datetime.fromisoformat(estimate[end]) - now).total_seconds() for end in ("earliest", "latest")
     )
+    if latest < -1:
+        return f"its estimated start was {_about(-latest)} ago"
     if latest < 1:
         return "starts any moment"
+    if estimate.get("overdue"):
+        return "what is ahead runs longer than all known runs, so its start is not known"
     if earliest < 1:
         return f"starts within about {_about(latest)}"
     if _about(earliest) == _about(latest):

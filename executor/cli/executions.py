@@ -20,8 +20,11 @@ from turnstile.executor.cli.execution_view import (
     ATTEMPT_COLUMNS,
     GATE_COLUMNS,
     LIST_COLUMNS,
+    PATH_COLUMNS,
+    cause_lines,
     fields,
     gate_rows,
+    path_rows,
     waiting_sentence,
 )
 from turnstile.executor.cli.output import (
@@ -53,14 +56,19 @@ _INTERVAL_SECONDS: Final = 0.5
 _TRACEBACK: Final = re.compile(
     r"^ *\+? *(?:Exception Group )?Traceback \(most recent call last\):", re.MULTILINE
 )
+_TRACEBACK_LINES_MAX: Final = 12
+"""Of these in `executor get`."""
 _TRACEBACK_CHARS_MAX: Final = 10_000
 """Of the end of a traceback: an error that is nested a thousand times has a long one."""
 
 
 @with_api
 def get(api: Api, execution_id: ExecutionIdArgument, as_json: JsonOption = False) -> None:
-    """Show an execution: status, attempts, and why it waits."""
-    show(api.get(f"/executions/{execution_id}"), print_execution, as_json=as_json)
+    """Show an execution: why it waits and its way to a start, or why it failed; status and attempts."""
+    execution = api.get(f"/executions/{execution_id}")
+    show(execution, print_execution, as_json=as_json)
+    if not as_json and execution["status"] in TERMINAL and execution["status"] != Status.COMPLETED:
+        _print_what_failed(api, execution)
 
 
 @with_api
@@ -165,11 +173,28 @@ def logs(
 
 
 def print_execution(execution: Json) -> None:
-    """Print an execution and its attempts as tables."""
+    """Print what an execution waits for, the execution and its attempts."""
+    if blocker := waiting_sentence(execution):
+        print_line(f"Waits: {blocker}")
+        for line in cause_lines(execution):
+            print_line(line)
+        print_more(PATH_COLUMNS, path_rows(execution))
+        print_line("")
     print_fields(fields(execution))
     print_more(ATTEMPT_COLUMNS, execution["attempts"])
     if gates := execution.get("gates"):
         print_more(GATE_COLUMNS, gate_rows(gates, has_ended=execution["completed_at"] is not None))
+
+
+def _print_what_failed(api: Api, execution: Json) -> None:
+    """Print the end of the last traceback, and the commands for more and for another try."""
+    lines = last_traceback(api, execution).splitlines()
+    print_line("")
+    for line in lines[-_TRACEBACK_LINES_MAX:]:
+        print_line(line)
+    if execution["attempt"]:
+        print_line(f"Logs:  executor logs {execution['id']}")
+    print_line(f"Retry: executor retry {execution['id']}")
 
 
 class LogReader:

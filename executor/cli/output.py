@@ -76,11 +76,14 @@ def show(value: Json, printer: Callable[[Json], None], *, as_json: bool) -> None
         printer(value)
 
 
-def print_table(columns: Columns, items: Iterable[Json], *, empty: str) -> None:
-    """Print a row for each item, or the sentence `empty`."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
+def print_table(columns: Columns, items: Iterable[Json], *, empty: str, cut: str = "") -> None:
+    """Print a row for each item, or the sentence `empty`; a terminal shows of column `cut` what fits."""
+    table = Table(box=None, pad_edge=False, header_style="bold", expand=bool(cut))
     for heading in columns:
-        table.add_column(heading, overflow="fold")
+        if heading == cut:
+            table.add_column(heading, overflow="ellipsis", no_wrap=True, ratio=1)
+        else:
+            table.add_column(heading, overflow="fold")
     for item in items:
         values = (item[value] if isinstance(value, str) else value(item) for value in columns.values())
         # A row stays one line, also if its values contain line breaks.
@@ -209,6 +212,8 @@ class Listing:
     columns: Columns
     empty: str
     """What is printed where the list is empty."""
+    cut: str = ""
+    """The column of which a terminal shows what fits."""
     has_cursor: bool = True
     """Whether the command has the option `--cursor`."""
 
@@ -234,7 +239,7 @@ class Listing:
         if as_json:
             print_json(ItemPage(items=items, next_cursor=next_cursor))
             return
-        print_table(self.columns, items, empty=self.empty)
+        print_table(self.columns, items, empty=self.empty, cut=self.cut)
         if next_cursor is not None:
             ways = [f"--limit {limit * 2}"] if len(items) >= limit or not self.has_cursor else []
             ways += [f"--cursor {next_cursor}"] if self.has_cursor else []
@@ -293,7 +298,14 @@ def console_for_pipes() -> Console:
 
 
 def _print(what: Table | Text) -> None:
-    console_for_pipes().print(what, soft_wrap=isinstance(what, Text))
+    console = console_for_pipes()
+    if console.is_terminal or isinstance(what, Text):
+        console.print(what, soft_wrap=isinstance(what, Text))
+        return
+    # In a pipe no cell is padded up to the widest value of the last column.
+    with console.capture() as capture:
+        console.print(what)
+    print_text("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
 
 
 def _cell(value: object, *, keep: str = "\n\t") -> Text:

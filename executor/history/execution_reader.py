@@ -13,7 +13,7 @@ from turnstile.common.domain.states import Status
 from turnstile.executor.asking.asker import Asker
 from turnstile.executor.health import Health, broker_trouble
 from turnstile.executor.history.executions import Executions, Record, step
-from turnstile.executor.queries.explained import estimated_start, instant, waiting_on
+from turnstile.executor.queries.explained import estimated_start, instant, path, waiting_on
 from turnstile.executor.queries.schemas import (
     ExecutionDetail,
     GatedExecutionDetail,
@@ -81,6 +81,7 @@ class ExecutionReader:
             live=explained.live,
             position=explanation.position,
             queue_length=explanation.queue_length if is_in_queue else None,
+            path=path(explanation.path),
             estimated_start=None if trouble else estimated_start(explained.estimate),
         )
 

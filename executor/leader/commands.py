@@ -25,7 +25,15 @@ from turnstile.executor.leader.door import definition_tag
 from turnstile.executor.leader.ports import DefinitionCommand, InboxRow
 from turnstile.executor.leader.records import DefinitionRow
 from turnstile.executor.queue_manager.decisions import Decisions, Finished
-from turnstile.executor.queue_manager.definitions import Action, KeySettings, Pool, Rate, Resource, Use
+from turnstile.executor.queue_manager.definitions import (
+    UNBOUNDED,
+    Action,
+    KeySettings,
+    Pool,
+    Rate,
+    Resource,
+    Use,
+)
 from turnstile.executor.queue_manager.inputs import (
     Cancel,
     DefineAction,
@@ -63,8 +71,6 @@ _SECONDS: Final = {
     "max_delay": "max_delay_seconds",
     "per": "per_seconds",
 }
-_UNBOUNDED: Final = 2**62
-"""The capacity of a resource without a limit; the rank of one without a rank: after all others."""
 _UNKNOWN: Final = {
     "action": "ref: there is no action {!r}; start a worker that has it, or define it: "
     "executor actions apply FILE",
@@ -557,7 +563,7 @@ def input_of(row: DefinitionRow) -> Input:
         case "resource":
             for name in ("capacity", "rank"):
                 if body.get(name, 0) is None:
-                    body[name] = _UNBOUNDED
+                    body[name] = UNBOUNDED
             return DefineResource(resource=Resource(**body | {"rate": _rate(body.get("rate"))}))
         case "pool":
             return DefinePool(pool=Pool(**body))

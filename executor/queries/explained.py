@@ -3,6 +3,7 @@
 In: what the leader explains. Out: schemas.
 """
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, overload
 
@@ -11,6 +12,7 @@ from turnstile.executor.queries.schemas import (
     HandingOver,
     NotDue,
     OutOfReach,
+    PathStep,
     RootCause,
     UnitHolder,
     WaitingOn,
@@ -39,7 +41,14 @@ def estimated_start(interval: Interval | None) -> EstimatedStart | None:
     """Return the interval in which an execution will start."""
     if interval is None:
         return None
-    return EstimatedStart(earliest=instant(interval.earliest), latest=instant(interval.latest))
+    return EstimatedStart(
+        earliest=instant(interval.earliest), latest=instant(interval.latest), overdue=interval.is_overdue
+    )
+
+
+def path(steps: Sequence[explain.Step]) -> list[PathStep]:
+    """Return the gates on the way of an execution to its start."""
+    return [PathStep(**each._asdict()) for each in steps]
 
 
 def waiting_on(on: explain.WaitingOn, broker_trouble: str | None = None) -> WaitingOn:
@@ -56,6 +65,7 @@ def waiting_on(on: explain.WaitingOn, broker_trouble: str | None = None) -> Wait
                 max_concurrent=on.capacity or 0,
                 active_count=on.held,
                 holders=_ids(on),
+                held_since=_held_since(on),
                 root_cause=_cause(on, broker_trouble),
             )
         case "total":
@@ -92,6 +102,7 @@ def _on_pool(on: explain.WaitingOn) -> WaitingOnPool:
         position=on.position,
         waiting=on.waiting,
         holders=_ids(on),
+        held_since=_held_since(on),
     )
 
 
@@ -104,6 +115,8 @@ def _at_gate(on: explain.WaitingOn, broker_trouble: str | None) -> dict[str, Any
         "position": on.position,
         "position_of": "gate" if on.closed is None else "queue",
         "waiting": on.waiting,
+        "first": None if on.first is None else UnitHolder(id=on.first[0], units=on.first[1]),
+        "held_since": _held_since(on),
         "holders": [UnitHolder(id=each.id, units=each.units) for each in on.holders],
         "root_cause": _cause(on, broker_trouble),
     }
@@ -111,6 +124,10 @@ def _at_gate(on: explain.WaitingOn, broker_trouble: str | None) -> dict[str, Any
 
 def _ids(on: explain.WaitingOn) -> list[int]:
     return sorted(each.id for each in on.holders)
+
+
+def _held_since(on: explain.WaitingOn) -> datetime | None:
+    return instant(min((each.since for each in on.holders), default=None))
 
 
 def _cause(on: explain.WaitingOn, broker_trouble: str | None) -> RootCause | None:

@@ -94,6 +94,12 @@ class OutOfReach(Schema):
     message: str = Field(examples=["not connected"])
 
 
+_HeldSince = Annotated[
+    AwareDatetime | None,
+    Field(description="Since when the one of these `holders` that came first is there; null: there is none."),
+]
+
+
 class WaitingOnPool(Schema):
     """The capacity of its pool is in use, or it is not its turn yet, or the pool is paused."""
 
@@ -112,8 +118,10 @@ class WaitingOnPool(Schema):
     )
     holders: list[int] = Field(
         default_factory=list,
-        description=f"Executions that hold worker slots of the pool, by id, at most {HOLDERS_MAX}.",
+        description="Executions that hold slots of the workers that take the action, or of the worker that "
+        f"was granted to it, by id, at most {HOLDERS_MAX}.",
     )
+    held_since: _HeldSince = None
 
 
 class RootCause(Schema):
@@ -142,6 +150,7 @@ class WaitingOnLimit(Schema):
     max_concurrent: int
     active_count: int = Field(description="Slots of its queue that are held.")
     holders: list[int] = Field(description=f"Executions that hold slots, at most {HOLDERS_MAX}.")
+    held_since: _HeldSince = None
     root_cause: RootCause | None = Field(
         default=None,
         description="What holders that do not run yet, or executions ahead, wait for. Null: nothing, or only "
@@ -150,7 +159,7 @@ class WaitingOnLimit(Schema):
 
 
 class UnitHolder(Schema):
-    """An execution that holds units of a gate."""
+    """An execution that holds units of a gate, or needs them."""
 
     id: int
     units: int
@@ -171,9 +180,15 @@ class _WaitingAtGate(Schema):
     )
     position_of: Literal["gate", "queue"] = Field(description="What the position counts in.")
     waiting: int | None = Field(description="Executions that wait there; null at a closed gate.")
+    first: UnitHolder | None = Field(
+        default=None,
+        description="The execution that passes a resource first, and the units that it needs: while these "
+        "are not free, none passes it. Null: it itself, or the gate is closed.",
+    )
     holders: list[UnitHolder] = Field(
         description=f"Executions that hold units of the gate, by id, at most {HOLDERS_MAX}."
     )
+    held_since: _HeldSince = None
     root_cause: RootCause | None = Field(
         default=None,
         description="What holders that do not run yet wait for. Null: all of them run or are about to "
@@ -226,8 +241,8 @@ class HandingOver(Schema):
     pool: str
     granted_at: AwareDatetime | None = Field(
         default=None,
-        description="When its slot was granted; null: not yet. If that was long ago, the workers of the pool "
-        "are busy, or cannot reach the broker.",
+        description="When its slot was granted; null: not yet. If that was long ago, see the log of its "
+        "`worker_id`.",
     )
 
 
@@ -314,12 +329,29 @@ class GatedExecutionRecord(ExecutionRecord):
     gates: list[GateStep] = Field(description="The gates of its latest attempt, in order.")
 
 
+class PathStep(Schema):
+    """One gate on the way of a waiting execution to its start."""
+
+    gate: str = Field(
+        description="queue, total, resource NAME, rate of OWNER, or pool NAME.", examples=["resource autocad"]
+    )
+    state: Literal["passed", "waiting", "not_reached"] = Field(
+        description="waiting: here; passed: it holds it, or could; not_reached: it is behind that gate."
+    )
+    units: int = Field(description="Units that it needs.")
+    held: int = Field(description="Units, slots or starts in use.")
+    capacity: int | None = Field(description="null: no limit.")
+
+
 class ExecutionDetail(StoredExecution):
     """An execution with its position, the reason why it waits, and its attempts."""
 
     position: int | None = Field(description="Position in its queue, from 1; null if it is not queued.")
     queue_length: int | None = Field(description="Executions in its queue; null if it is not queued.")
     waiting_on: WaitingOn | None = Field(description="Why it has not started; null if it does not wait.")
+    path: list[PathStep] = Field(
+        default_factory=list, description="The gates before its start, in order; empty if it does not wait."
+    )
     estimated_start: EstimatedStart | None = Field(
         description="Estimated from the recent starts of its queue, or of the gate where it waits. Null if "
         "there is no basis: no run of the action has ended yet (a rate needs none), the action or a gate is "

@@ -38,6 +38,8 @@ class Interval(NamedTuple):
 
     earliest: float
     latest: float
+    is_overdue: bool = False
+    """Whether what is ahead has run longer than all known runs: its time has passed, and this is a guess."""
 
 
 class Durations:
@@ -72,7 +74,8 @@ def estimated_start(on: WaitingOn, ref: str, durations: Durations, now: float) -
         return None
     match on.reason:
         case "handing_over":
-            return Interval(now, now + _SLACK_SECONDS) if durations.of(ref) else None
+            granted_at = now if on.at is None else on.at
+            return Interval(granted_at, granted_at + _SLACK_SECONDS) if durations.of(ref) else None
         case "not_due":
             return None if on.root_cause is None else _when_due(on, on.root_cause.on, ref, durations, now)
         case "rate":
@@ -97,7 +100,7 @@ def _when_due(on: WaitingOn, then: WaitingOn, ref: str, durations: Durations, no
     last, first = (_at_slots(then, position, ref, durations, now) for position in (then.position, 1))
     if last is None or first is None:
         return None
-    return Interval(due_at, max(last.latest, due_at + first.latest - now))
+    return Interval(due_at, max(last.latest, due_at + first.latest - now), last.is_overdue)
 
 
 def _at_rate(on: WaitingOn) -> Interval | None:
@@ -129,7 +132,8 @@ def _at_slots(on: WaitingOn, position: int, ref: str, durations: Durations, now:
     rests = [(known[each.action_ref] or lengths, max(now - each.since, 0.0)) for each in running]
     excess = max(0, len(running) - slots)
     seconds = _futures(rests, slots, excess, lengths, max(1, ceil(ahead * share)))
-    return Interval(now + min(seconds), now + max(seconds) + _SLACK_SECONDS)
+    is_overdue = all(age > samples[-1] for samples, age in rests)
+    return Interval(now + min(seconds), now + max(seconds) + _SLACK_SECONDS, is_overdue)
 
 
 def _futures(

@@ -16,6 +16,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from turnstile.common.domain.identifiers import Grant
 from turnstile.common.domain.states import Status
+from turnstile.executor.queue_manager.definitions import UNBOUNDED
 from turnstile.executor.queue_manager.gates import obstructing, units_of
 from turnstile.executor.queue_manager.lines import Entry, FairClock
 from turnstile.executor.queue_manager.rates import RateWindow
@@ -71,6 +72,8 @@ class WaitingOn:
     For a limit it counts what is before it in a run (`runs`).
     """
     waiting: int | None = None
+    first: tuple[int, int] | None = None
+    """Id and units of what passes first at a resource; None: it itself."""
     holders: tuple[Holder, ...] = ()
     other_pools: tuple[str, ...] = ()
     """For `no_worker`: other pools where a worker has the action."""
@@ -87,6 +90,17 @@ class RootCause(NamedTuple):
     on: WaitingOn
 
 
+class Step(NamedTuple):
+    """One gate on the way to a start, and what is held of it."""
+
+    gate: str
+    """queue, total, resource NAME, rate of OWNER, pool NAME."""
+    state: Literal["passed", "waiting", "not_reached"]
+    units: int
+    held: int
+    capacity: int | None
+
+
 class Explanation(NamedTuple):
     """Where an execution stands, and why it does not run."""
 
@@ -95,6 +109,8 @@ class Explanation(NamedTuple):
     """In its queue, from 1; None: it is not in it."""
     queue_length: int
     waiting_on: WaitingOn | None
+    path: tuple[Step, ...] = ()
+    """The gates before its start, in order, while it waits."""
 
 
 class Stop(NamedTuple):
@@ -130,7 +146,9 @@ def explain(
     queue = execution.queue
     position = queue.position(execution.priority, execution_id)
     length = queue.length + queue.holding
-    return Explanation(execution.status, position, length, _waiting_on(state, execution, position))
+    on = _waiting_on(state, execution, position)
+    path = () if on is None else _path(state, execution, on)
+    return Explanation(execution.status, position, length, on, path)
 
 
 def _waiting_on(state: State, execution: Execution, position: int | None) -> WaitingOn | None:
@@ -143,12 +161,83 @@ def _waiting_on(state: State, execution: Execution, position: int | None) -> Wai
                 return _stopped(state, execution, stop_of(state, execution), CAUSES_MAX)
             return _in_queue(state, execution, position, CAUSES_MAX)
         case Status.SCHEDULED if (worker := execution.worker) is not None:
-            return WaitingOn(
-                reason="handing_over", name=execution.queue.action.definition.pool, at=execution.scheduled_at,
-                holders=holders_of(worker.held.values()),
-            )  # fmt: skip
+            return _at_worker(execution, worker)
         case _:
             return None
+
+
+def _at_worker(execution: Execution, worker: Worker) -> WaitingOn:
+    """Explain what was granted. Beyond the limit of its queue, or the slots of the worker, it waits there."""
+    queue = execution.queue
+    slots = set(with_slots(queue))
+    if execution not in slots:
+        ahead = sum(_place(each) < _place(execution) for each in queue.holders if each not in slots)
+        return WaitingOn(
+            reason="limit", capacity=queue.limit, held=len(slots), position=ahead + 1,
+            holders=holders_of(slots),
+        )  # fmt: skip
+    slots = set(with_worker_slots(worker))
+    name, at = queue.action.definition.pool, execution.scheduled_at
+    if execution in slots:
+        return WaitingOn(reason="handing_over", name=name, at=at, holders=holders_of(slots))
+    ahead = sum(_granted(each) < _granted(execution) for each in worker.held.values() if each not in slots)
+    return WaitingOn(
+        reason="pool", name=name, capacity=worker.concurrency, held=len(slots), position=ahead + 1,
+        waiting=worker.used - len(slots), holders=holders_of(slots),
+    )  # fmt: skip
+
+
+def _path(state: State, execution: Execution, on: WaitingOn) -> tuple[Step, ...]:
+    """Return the gates before a start; what is not due has reached none."""
+    gates = [*_gates(state, execution.queue)]
+    match on.reason:
+        case "paused" | "limit":
+            waits = "queue"
+        case "total":
+            waits = "total"
+        case "resource":
+            waits = f"resource {on.name}"
+        case "rate":
+            waits = f"rate of {on.name}"
+        case _:
+            waits = f"pool {on.name}"
+    at = -1 if on.reason == "not_due" else [each.gate for each in gates].index(waits)
+    return tuple(
+        each._replace(state="passed" if n < at else "waiting" if n == at else "not_reached")
+        for n, each in enumerate(gates)
+    )
+
+
+def _gates(state: State, queue: Queue) -> Iterator[Step]:
+    action = queue.action
+    yield Step("queue", "not_reached", 1, queue.held - queue.surplus, queue.limit)
+    if (total := action.definition.max_concurrent_total) is not None:
+        yield Step("total", "not_reached", 1, action.held, total)
+    yield from _rate_step(state, action.window)
+    for use, gate in zip(action.uses, action.gates, strict=True):
+        yield Step(gate.name, "not_reached", use.units, gate.held, _capacity_of(gate))
+        yield from _rate_step(state, gate.window)
+    held, capacity = _worker_slots(action)
+    yield Step(f"pool {action.definition.pool}", "not_reached", 1, held, capacity)
+
+
+def _capacity_of(gate: ResourceGate) -> int | None:
+    capacity = gate.definition.capacity
+    return None if capacity == UNBOUNDED else capacity
+
+
+def _rate_step(state: State, window: RateWindow | None) -> Iterator[Step]:
+    if window is not None:
+        starts = window.rate.starts
+        yield Step(f"rate of {window.name}", "not_reached", 1, starts - window.left(state.now), starts)
+
+
+def _worker_slots(action: ActionState) -> tuple[int, int]:
+    """Return how many slots of the workers that take an action are in use, and how many there are."""
+    taking = [worker for worker in action.crew.workers if worker.is_taking]
+    # What is there beyond the slots of a worker waits for one.
+    used = sum(min(worker.used, worker.concurrency) for worker in taking)
+    return used, sum(worker.concurrency for worker in taking)
 
 
 def _in_queue(state: State, execution: Execution, position: int, depth: int) -> WaitingOn:
@@ -185,7 +274,7 @@ def _on_units(state: State, execution: Execution, stop: Stop, depth: int) -> Wai
         at_workers = chain.from_iterable(worker.held.values() for worker in state.workers.values())
         holding = [*action.holding, *(each for each in at_workers if each.action is action)]
     else:
-        name, capacity, held = gate.definition.name, gate.definition.capacity, gate.held
+        name, capacity, held = gate.definition.name, _capacity_of(gate), gate.held
         members, holding, units = members_at(state, gate), [*gate.holders], units_of(action, gate)
         order, waiting = order_at(gate, members), sum(map(startable, members))
     idle = [each for each in holding if each.worker is None]
@@ -197,7 +286,12 @@ def _on_units(state: State, execution: Execution, stop: Stop, depth: int) -> Wai
     if stop.closed is not None:
         return seen
     cause = _cause(state, idle, iter(()), depth)
-    return replace(seen, position=_index(order, execution), waiting=waiting, root_cause=cause)
+    head = next(order, None)
+    first = None
+    if gate is not None and head is not None and head.id != execution.id:
+        first = head.id, units_of(head.queue.action, gate)
+    order = chain(() if head is None else (head,), order)
+    return replace(seen, position=_index(order, execution), waiting=waiting, first=first, root_cause=cause)
 
 
 def _on_rate(state: State, execution: Execution, stop: Stop) -> WaitingOn:
@@ -215,20 +309,21 @@ def _on_rate(state: State, execution: Execution, stop: Stop) -> WaitingOn:
 
 def _on_workers(state: State, execution: Execution, stop: Stop) -> WaitingOn:
     action, crew = execution.queue.action, execution.queue.action.crew
-    taking = [worker for worker in crew.workers if worker.is_taking]
+    held, capacity = _worker_slots(action)
     seen = WaitingOn(
         reason="handing_over" if stop.reason == "pool" and crew.has_room else stop.reason,
         name=crew.pool.definition.name, closed="paused" if crew.pool.definition.paused else None,
-        capacity=sum(worker.concurrency for worker in taking),
-        # What is there beyond the slots of a worker waits for one.
-        held=sum(min(worker.used, worker.concurrency) for worker in taking),
+        capacity=capacity, held=held,
     )  # fmt: skip
     if stop.reason == "no_worker":
         return replace(seen, other_pools=_other_pools(state, action))
     members = members_at(state, crew.pool)
     return replace(
         seen, position=_index(order_at(crew.pool, members), execution), waiting=sum(map(startable, members)),
-        holders=holders_of(chain.from_iterable(map(with_worker_slots, crew.workers))),
+        # What ends at a worker that drains frees no slot.
+        holders=holders_of(
+            chain.from_iterable(with_worker_slots(each) for each in crew.workers if each.is_taking)
+        ),
     )  # fmt: skip
 
 
@@ -329,11 +424,11 @@ def with_slots(queue: Queue) -> Iterable[Execution]:
     """Return what has the slots of a queue: in a run these are the ones that start first."""
     if not queue.surplus:
         return queue.holders
-    return nsmallest(queue.held - queue.surplus, queue.holders, key=lambda each: (each.priority, each.id))
+    return nsmallest(queue.held - queue.surplus, queue.holders, key=_place)
 
 
 def with_worker_slots(worker: Worker) -> Iterable[Execution]:
-    """Return what has the slots of a worker: of what is there, without runs, what was granted first."""
+    """Return what has the slots of a worker: without runs what runs, and then what was granted first."""
     found: Iterable[Execution] = worker.held.values()
     if worker.surplus:
         queues = dict.fromkeys(each.queue for each in found)
@@ -341,7 +436,13 @@ def with_worker_slots(worker: Worker) -> Iterable[Execution]:
         found = [each for each in holders if each.worker is worker]
     if worker.used <= worker.concurrency:
         return found
-    return nsmallest(worker.concurrency, found, key=_granted)
+    return nsmallest(
+        worker.concurrency, found, key=lambda each: (each.status is not Status.RUNNING, _granted(each))
+    )
+
+
+def _place(execution: Execution) -> tuple[int, int]:
+    return execution.priority, execution.id
 
 
 def _granted(execution: Execution) -> Grant:

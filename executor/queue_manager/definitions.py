@@ -70,6 +70,10 @@ class KeySettings:
     weight: int = 1
 
 
+UNBOUNDED: Final = 2**62
+"""The capacity of a resource without a limit; the rank of one without a rank: after all others."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
     """A capacity in units that several actions share."""

@@ -188,8 +188,8 @@ function reasonOf(on) {
     case "not_due": return on.run_at ? ["Due ", instant(on.run_at), "."] : ["Not due yet."];
     case "handing_over":
       if (on.granted_at && now() - Date.parse(on.granted_at) > UNSTARTED_MILLISECONDS)
-        return ["Its slot was granted ", instant(on.granted_at), `, and no worker of the pool ${on.pool} has `
-          + "started it: they are busy, or cannot reach the broker. See their logs and /readyz."];
+        return ["Granted ", instant(on.granted_at), ", and its worker, which has a free slot, has not "
+          + "started it: see its log and /readyz."];
       return [`About to start at a worker in the pool ${on.pool}.`];
     case "unavailable": return [`Cannot reach the ${on.part}: ${on.message}`];
     default: return [`Waiting: ${on.reason}.`];
@@ -228,7 +228,10 @@ function gateOf(on) {
   }
   const free = on.capacity === null ? "" : `, ${count(on.free)} of ${count(on.capacity)} free`;
   const holders = on.holders.map((each) => [executionLink(each.id), ` (${count(each.units)})`]);
-  return [...name, `: the execution ${needs}${free}`, ...listOf(holders, HELD_BY), ". ",
+  const { first } = on;
+  const ahead = first && on.free !== null && on.free >= on.units
+    ? [", but ", executionLink(first.id), ` is ahead and needs ${count(first.units)}`] : [];
+  return [...name, `: the execution ${needs}${free}`, ...ahead, ...listOf(holders, HELD_BY), ". ",
     ...positionOf(on, ""), ...rootCause(on.root_cause, "units", "units")];
 }
 
@@ -250,6 +253,9 @@ function rootCause(cause, one = "a slot", several = "slots") {
 
 function startOf({ estimated_start: start }) {
   if (!start) return [];
+  if (start.overdue) {
+    return [el("p", {}, "What is ahead runs longer than all known runs, so its start is not known.")];
+  }
   return [el("p", {}, "Estimated start: ", instant(start.earliest), " at the earliest, ",
     instant(start.latest), " at the latest.")];
 }

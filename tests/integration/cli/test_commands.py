@@ -26,6 +26,27 @@ def test_submit_and_wait_shows_result_or_error_and_exits_by_the_outcome(system: 
     assert "invalid_parameters: concurrency_key: the action has no keys" in ended.err
 
 
+def test_what_failed_is_shown_with_its_traceback_and_the_commands_for_more(system: CommandLines) -> None:
+    failed = system.executor("submit", "cli.fail", "message=no paper", "--wait", "--json")
+    execution_id = failed.json["id"]
+    shown = system.executor("get", str(execution_id)).out
+    assert "Traceback (most recent call last):" in shown
+    assert shown.splitlines()[-2:] == [
+        f"Logs:  executor logs {execution_id}", f"Retry: executor retry {execution_id}"
+    ]  # fmt: skip
+    assert "Traceback" not in system.executor("get", str(execution_id), "--json").out
+
+
+def test_what_waits_is_shown_with_the_blocker_first_and_its_way_to_a_start(
+    system: CommandLines, ref: str
+) -> None:
+    holder, waiting = system.submit(ref), system.submit(ref)
+    lines = system.executor("get", str(waiting)).out.splitlines()
+    assert lines[0].startswith(f"Waits: 1 of 1 slots in use, held by #{holder} for ")
+    assert lines[2].split() == ["ON", "THE", "WAY", "STATE", "NEEDS", "HELD", "WHAT", "HELPS"]
+    assert [line.split()[0] for line in lines[3:5]] == ["queue", "pool"]
+
+
 def test_an_invalid_request_is_exit_code_2(system: CommandLines) -> None:
     for wrong in (["not a ref"], ["cli.add", "--callback-url", "here"], []):
         assert system.executor("submit", *wrong).exit_code == ExitCode.USAGE

@@ -204,7 +204,7 @@ async def test_an_execution_is_shown_whole(api: Served) -> None:
         "id", "action_ref", "concurrency_key", "idempotency_key", "priority", "status", "attempt",
         "parameters", "result", "error", "metadata", "worker_id", "created_at", "queued_at",
         "scheduled_at", "started_at", "completed_at", "run_at", "expires_at", "retry_of", "position",
-        "queue_length", "waiting_on", "estimated_start", "stopping", "progress", "attempts",
+        "queue_length", "waiting_on", "path", "estimated_start", "stopping", "progress", "attempts",
     ]  # fmt: skip
     expected = {
         "parameters": {"x": [1, None]}, "metadata": {"m": "ü"}, "idempotency_key": "k",
@@ -247,7 +247,7 @@ async def test_what_waits_behind_a_run_has_an_estimate_while_the_broker_works(wo
     await worked.run(first)
     await worked.start(running)
     estimate = (await worked.get(f"/executions/{waiting}"))["estimated_start"]
-    assert list(estimate) == ["earliest", "latest"]
+    assert list(estimate) == ["earliest", "latest", "overdue"]
     assert datetime.fromisoformat(estimate["earliest"]) < datetime.fromisoformat(estimate["latest"])
     worked.parts["broker"] = "connection refused"
     shown = await worked.get(f"/executions/{waiting}")

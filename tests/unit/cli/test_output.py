@@ -5,7 +5,9 @@ import json
 import sys
 
 import pytest
+from rich.console import Console
 
+from turnstile.executor.cli import output
 from turnstile.executor.cli.client import Json
 from turnstile.executor.cli.output import plain, print_fields, print_json, print_line, print_table, warn
 
@@ -43,6 +45,25 @@ def test_values_cannot_control_the_terminal_or_hide(capsys: pytest.CaptureFixtur
 def test_a_row_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     print_table({"KEY": "key", "STATUS": lambda _: "failed"}, [Json(key="k\n7  completed")], empty="none")
     assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_in_a_pipe_no_line_ends_with_blanks(capsys: pytest.CaptureFixture[str]) -> None:
+    print_fields([("id", 1), ("error", "e" * 500)])
+    print_table({"ID": "id", "ERROR": "error"}, [Json(id=n, error="e" * n * 500) for n in (0, 1)], empty="")
+    assert [len(line) for line in capsys.readouterr().out.splitlines()] == [8, 507, 9, 1, 504]
+
+
+def test_a_terminal_shows_of_a_long_column_what_fits_and_a_pipe_all_of_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [Json(id=1, error="no such field " * 20)]
+    print_table({"ID": "id", "ERROR": "error"}, rows, empty="", cut="ERROR")
+    assert rows[0]["error"].strip() in capsys.readouterr().out
+    monkeypatch.setattr(output, "console_for_pipes", lambda: Console(width=80, force_terminal=True))
+    print_table({"ID": "id", "ERROR": "error"}, rows, empty="", cut="ERROR")
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert lines[1].rstrip().endswith("…")
 
 
 def test_text_in_any_script_is_unchanged() -> None:

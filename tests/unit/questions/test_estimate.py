@@ -200,13 +200,21 @@ def test_a_run_longer_than_all_others_has_an_estimate() -> None:
     assert 100 <= found.earliest < found.latest
 
 
+def test_an_estimate_says_that_its_time_has_passed() -> None:
+    known = learned(a=[10.0] * 10)
+    assert not estimated(on_limit(2, 90.0, 5.0), known).is_overdue
+    assert estimated(on_limit(2, 90.0, 50.0), known).is_overdue
+    # What was granted 45 s ago should have started then, and not always in one second from now.
+    assert estimated(WaitingOn(reason="handing_over", at=55.0), known) == Interval(55.0, 56.0)
+
+
 def test_without_a_finished_run_or_behind_what_is_closed_there_is_no_basis() -> None:
     known = learned(a=[10.0] * 10)
     handed = WaitingOn(reason="handing_over", at=100.0)
     not_due = WaitingOn(reason="not_due", at=200.0, root_cause=RootCause((), handed))
     for on in [on_limit(1, 5.0), handed, not_due]:
         assert estimated_start(on, "a", Durations(), 100.0) is None
-    assert estimated(handed, known) == (100.0, 101.0)
+    assert estimated(handed, known) == Interval(100.0, 101.0)
     for on in [
         WaitingOn(reason="paused"),
         WaitingOn(reason="no_worker"),

@@ -21,7 +21,15 @@ from turnstile.executor.questions.gates import GateCounts, pool_counts, pool_hol
 from turnstile.executor.questions.protocol import QueueStats
 from turnstile.executor.queue_manager.decide import decide
 from turnstile.executor.queue_manager.decisions import Decisions
-from turnstile.executor.queue_manager.definitions import Action, KeySettings, Pool, Rate, Resource, Use
+from turnstile.executor.queue_manager.definitions import (
+    UNBOUNDED,
+    Action,
+    KeySettings,
+    Pool,
+    Rate,
+    Resource,
+    Use,
+)
 from turnstile.executor.queue_manager.inputs import (
     Admit,
     Cancel,
@@ -130,6 +138,97 @@ def test_what_has_ended_is_unknown_and_what_runs_waits_for_nothing() -> None:
     assert scheduler.explain(first).waiting_on is None
     scheduler.end(first)
     assert explain(scheduler.state, first, "a") is None
+
+
+def short_runs(**fields: Any) -> Scheduler:
+    """Return a scheduler whose action is short, so that more is at its worker than may run at once."""
+    scheduler = Scheduler(define(**fields), worker(slots=2))
+    scheduler.run_seconds = 0.05
+    scheduler.end(*scheduler.admit("a"))
+    return scheduler
+
+
+def test_what_waits_at_a_worker_whose_slots_are_used_waits_for_a_slot_there() -> None:
+    scheduler = short_runs()
+    ids = scheduler.admit("a", 20)
+    assert [each.id for each in scheduler.running()] == ids[:6]
+    on = scheduler.on(ids[3])
+    assert (on.reason, on.name, on.capacity, on.held) == ("pool", "default", 2, 2)
+    assert (on.position, on.waiting, [each.id for each in on.holders]) == (2, 4, ids[:2])
+    assert scheduler.on(ids[1]).reason == "handing_over"
+    third = scheduler.state.executions[ids[2]]
+    assert third.grant is not None
+    scheduler.turn(Started(execution_id=ids[2], grant=third.grant, at=scheduler.now))
+    # What runs has a slot, whatever was granted before it.
+    assert [each.id for each in scheduler.on(ids[1]).holders] == [ids[0], ids[2]]
+
+
+def test_what_waits_at_a_worker_for_the_limit_of_its_queue_says_so() -> None:
+    scheduler = short_runs(max_concurrent=2)
+    ids = scheduler.admit("a", 20)
+    on = scheduler.on(ids[4])
+    assert (on.reason, on.capacity, on.held, on.position) == ("limit", 2, 2, 3)
+    assert [each.id for each in on.holders] == ids[:2]
+
+
+def test_what_runs_at_a_worker_that_drains_is_no_holder_of_a_slot_that_others_wait_for() -> None:
+    scheduler = Scheduler(define(), worker("old", slots=1))
+    scheduler.admit("a")
+    scheduler.turn(worker("old", slots=1, is_taking=False), worker("new", slots=1))
+    second, third = scheduler.admit("a", 2)
+    on = scheduler.on(third)
+    assert (on.reason, on.capacity, on.held) == ("pool", 1, 1)
+    assert [each.id for each in on.holders] == [second]
+
+
+def way(scheduler: Scheduler, execution_id: int) -> list[tuple[str, str, int, int | None]]:
+    path = scheduler.explain(execution_id).path
+    return [(each.gate, each.state, each.held, each.capacity) for each in path]
+
+
+def test_the_path_leads_through_all_gates_and_says_where_it_waits() -> None:
+    scheduler = Scheduler(
+        resource("cad", 1, rank=1), resource("api", 9, rank=2, rate=Rate(starts=5, per_seconds=60)),
+        worker(slots=4), define(
+            "a", Use(resource="cad"), Use(resource="api", units=2), max_concurrent=3,
+            max_concurrent_total=7,
+        ),
+    )  # fmt: skip
+    (first, second) = scheduler.admit("a", 2)
+    assert way(scheduler, second) == [
+        ("queue", "passed", 1, 3), ("total", "passed", 1, 7), ("resource cad", "waiting", 1, 1),
+        ("resource api", "not_reached", 2, 9), ("rate of resource api", "not_reached", 1, 5),
+        ("pool default", "not_reached", 1, 4),
+    ]  # fmt: skip
+    assert way(scheduler, first)[-1] == ("pool default", "waiting", 1, 4)
+    out = scheduler.turn(Admit(action_ref="a", run_at=1060.0))
+    assert {state for _, state, *_ in way(scheduler, out.admitted[0].id)} == {"not_reached"}
+
+
+def test_a_resource_without_a_limit_has_no_capacity() -> None:
+    scheduler = Scheduler(
+        resource("cad", UNBOUNDED, paused=True), worker(), define("a", Use(resource="cad"))
+    )  # fmt: skip
+    (first,) = scheduler.admit("a")
+    assert scheduler.on(first).capacity is None
+    assert way(scheduler, first)[1] == ("resource cad", "waiting", 0, None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "waits"),
+    [
+        ({"paused": True}, "queue"),
+        ({"max_concurrent": 0}, "queue"),
+        ({"max_concurrent_total": 0}, "total"),
+        ({"rate": Rate(starts=1, per_seconds=60)}, "rate of action a"),
+        ({"pool": "gpu"}, "pool gpu"),
+        ({}, "pool default"),
+    ],
+)
+def test_each_reason_is_a_place_on_the_path(fields: dict[str, Any], waits: str) -> None:
+    scheduler = Scheduler(define(**fields), worker(slots=1))
+    *_, last = scheduler.admit("a", 2)
+    assert [gate for gate, state, *_ in way(scheduler, last) if state == "waiting"] == [waits]
 
 
 def test_what_is_at_a_worker_names_what_is_there() -> None:
@@ -258,10 +357,11 @@ def test_behind_a_heavier_execution_a_light_one_waits_although_it_fits() -> None
         resource("cad", 3), worker(),
         define("heavy", Use(resource="cad", units=2)), define("light", Use(resource="cad")),
     )  # fmt: skip
-    scheduler.admit("heavy", 2)
+    _, second = scheduler.admit("heavy", 2)
     on = scheduler.on(*scheduler.admit("light"))
     assert (on.reason, on.units, on.capacity, on.held) == ("resource", 1, 3, 2)
-    assert on.position == 2
+    assert (on.position, on.first) == (2, (second, 2))
+    assert scheduler.on(second).first is None
 
 
 @pytest.mark.parametrize(

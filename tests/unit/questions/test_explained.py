@@ -88,6 +88,6 @@ def test_an_estimate_is_an_interval_of_instants() -> None:
     found = estimated_start(Interval(1000.0, 1060.0))
     assert found is not None
     assert found.model_dump(mode="json") == {
-        "earliest": "1970-01-01T00:16:40Z", "latest": "1970-01-01T00:17:40Z",
+        "earliest": "1970-01-01T00:16:40Z", "latest": "1970-01-01T00:17:40Z", "overdue": False,
     }  # fmt: skip
     assert estimated_start(None) is None
