@@ -2,7 +2,8 @@
 
 In: execution ids. Out: one `Completion` each. The events arrive in a queue of this client, bound from a wait
 on until nothing has waited for a minute; as events may be lost, or arrive before the wait begins, each
-wait also reads the execution over HTTP, at growing intervals (P4 as seen from outside).
+wait also reads the execution over HTTP, at growing intervals (P4 as seen from outside). Without events, the
+API answers a reading when the execution has ended.
 """
 
 import asyncio
@@ -115,16 +116,18 @@ class Completions:
         submit.
         """
         self.watch()
+        loop = asyncio.get_running_loop()
         with self._waiter(execution_id) as waiter:
             pause_seconds, longest_seconds = self._pauses_seconds
             if not read_at_once:
                 await asyncio.wait({waiter}, timeout=4 * pause_seconds)
             while not waiter.done():
+                began_at = loop.time()
                 found = await self._read(execution_id, seen, waiter)
                 if found is not None:
                     return found
                 pause_max_seconds = max(longest_seconds, len(self._waits) * _READ_PAUSE_PER_WAIT_SECONDS)
-                await asyncio.wait({waiter}, timeout=pause_seconds)
+                await asyncio.wait({waiter}, timeout=max(began_at + pause_seconds - loop.time(), 0.0))
                 pause_seconds = min(2 * pause_seconds, pause_max_seconds)
             completion = waiter.result()
             assert completion is not None
@@ -208,7 +211,11 @@ class Completions:
 
     async def _read(self, execution_id: int, seen: Seen, waiter: _Waiter) -> Completion | None:
         """Return the stored terminal state; None if there is none, the API is down, or the event came."""
-        reading = asyncio.create_task(self._api.execution(execution_id), name=f"read-{execution_id}")
+        # The first reading is answered at once: it says whether there is such an execution, and its status.
+        may_wait = self._consumer is None and execution_id in seen
+        reading = asyncio.create_task(
+            self._api.execution(execution_id, may_wait=may_wait), name=f"read-{execution_id}"
+        )
         try:
             either: set[asyncio.Task[Execution] | _Waiter] = {reading, waiter}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)

@@ -35,6 +35,9 @@ class _Api:
 
         self.statuses: list[str] | None = None
         self.limits: list[str] | None = None
+        self.waits: list[list[str] | None] = []
+        self.refuses_waits = False
+        self.ends_at = 0
 
     def answer(self, path: str, body: bytes) -> tuple[int, bytes]:
         parts = urlsplit(path)
@@ -55,7 +58,12 @@ class _Api:
             case ["executions", "1"]:
                 return 200, json.dumps({**_EXECUTION, "id": 1, **_COMPLETED}).encode()
             case ["executions", id_]:
-                return 200, json.dumps({**_EXECUTION, "id": int(id_)}).encode()
+                wait = parse_qs(parts.query).get("wait")
+                self.waits.append(wait)
+                if wait and self.refuses_waits:
+                    return 503, b"{}"
+                ended = _COMPLETED if len(self.waits) == self.ends_at else {}
+                return 200, json.dumps({**_EXECUTION, "id": int(id_), **ended}).encode()
             case ["workers"]:
                 self.statuses = parse_qs(parts.query).get("state")
                 return 200, json.dumps({"items": [], "next_cursor": None}).encode()
@@ -141,3 +149,16 @@ def test_the_timeout_of_a_wait_says_that_no_status_could_be_read(unused_tcp_port
         ),
     ):
         client.wait(9, timeout="50ms")
+
+
+@pytest.mark.parametrize(
+    ("refuses_waits", "asked"),
+    [(False, [None, ["10s"], ["10s"]]), (True, [None, ["10s"], None, ["10s"], None])],
+)
+def test_without_a_broker_the_api_is_asked_to_answer_at_the_end(
+    url: str, api: _Api, refuses_waits: bool, asked: list[list[str] | None]
+) -> None:
+    api.refuses_waits, api.ends_at = refuses_waits, len(asked)
+    with Client(http_url=url) as client:
+        assert client.wait(9, timeout="30s").status == "completed"
+    assert api.waits == asked
