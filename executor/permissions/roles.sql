@@ -1,5 +1,5 @@
--- The roles of the services. A statement that cannot take parameters takes settings of the transaction, so that
--- no statement in a server's log shows a name or verifier.
+-- The roles of the services. A statement that cannot take parameters takes settings of the transaction, so
+-- that no statement in a server's log shows a name or verifier.
 
 -- server: who is connected to what, and may do what. One row.
 SELECT current_database()::text AS database, session_user::text AS "user",
@@ -33,8 +33,8 @@ END $$
 
 -- account: an account in a group, which logs in.
 --
--- Without a verifier it keeps its password; one that is to be created must not exist. Rights to connect belong
--- to the account: a group would give them to the accounts of other installations.
+-- Without a verifier it keeps its password; one that is to be created must not exist. Rights to connect
+-- belong to the account: a group would give them to the accounts of other installations.
 DO $$
 DECLARE
     role_group text := current_setting('turnstile.group');
