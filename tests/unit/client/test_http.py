@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -55,7 +55,7 @@ async def test_requests_are_sent_in_lists_in_order_and_each_has_its_answer() -> 
 
 async def test_a_mapping_is_a_request_and_a_wrong_one_is_rejected_by_its_place() -> None:
     api = _FakeApi()
-    given = [
+    given: list[Request | Mapping[str, object]] = [
         {"action_ref": "a", "parameters": {"n": 1}, "priority": 2},
         {"action_ref": "a", "prio": 2},
         {"parameters": {}},

@@ -166,19 +166,22 @@ def test_an_early_cancel_whose_execution_does_not_come_is_a_dead_letter() -> Non
 
 
 @pytest.mark.parametrize(
-    "code", [Code.QUEUE_FULL, Code.UNKNOWN_ACTION, Code.INVALID_PARAMETERS, Code.TOO_LARGE]
+    ("refused", "code"),
+    [
+        (request(), Code.QUEUE_FULL),
+        (request(ref="missing"), Code.UNKNOWN_ACTION),
+        (
+            structs.replace(request(), refusal=(Code.INVALID_PARAMETERS, "parameters: wrong")),
+            Code.INVALID_PARAMETERS,
+        ),
+        (RefusedRequest(code=Code.TOO_LARGE, message="message: 99 bytes", body=None), Code.TOO_LARGE),
+    ],
 )
-def test_a_refusal_is_an_answer_and_a_dead_letter_only_without_an_address(code: Code) -> None:
+def test_a_refusal_is_an_answer_and_a_dead_letter_only_without_an_address(
+    refused: Request | RefusedRequest, code: Code
+) -> None:
     world = World()
     decide(world.state, [DefineAction(action=Action(ref="a", max_concurrent=0, max_queued=0))], 0.0)
-    refused: Request | RefusedRequest = request()
-    match code:
-        case Code.UNKNOWN_ACTION:
-            refused = structs.replace(request(), action_ref="missing")
-        case Code.INVALID_PARAMETERS:
-            refused = structs.replace(request(), refusal=(code, "parameters: wrong"))
-        case Code.TOO_LARGE:
-            refused = RefusedRequest(code=code, message="message: 99 bytes", body=None)
     world.turn(message(refused, "m1"), Source(request=refused, delivery_key=uuid5(SPACE, "m2")))
     answer, letter = world.answers()
     assert answer["code"] is letter["x-error-code"] is code
