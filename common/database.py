@@ -408,7 +408,9 @@ class Database:
         else:
             if isinstance(error, _MISSING_OBJECTS):
                 await self._blame_schema(error)
-            self.refusals.note(self._caller_of(statement), error)
+            reason = self.refusals.note(self._caller_of(statement), error)
+            if isinstance(error, asyncpg.InsufficientPrivilegeError):
+                raise Unavailable(f"database: {reason}; 'executor doctor' names what is missing") from error
 
     def _caller_of(self, statement: str) -> str:
         task = asyncio.current_task()

@@ -1,5 +1,6 @@
 """With thousands of queues the page stays small, finds each, and shows each change."""
 
+import re
 from collections.abc import AsyncIterator
 
 import pytest
@@ -39,14 +40,14 @@ async def test_thousands_of_queues_are_paginated_and_searched(page: Page, many: 
     await page.goto("/#/queues?sort=name")
     rows = page.locator("tbody tr")
     await expect(rows).to_have_count(50)
-    await expect(page.locator(".pages")).to_contain_text("Page 1 of 2")
+    await expect(page.locator(".pages")).to_contain_text(re.compile(r"Page 1 of 6\d"))
     assert await page.locator("*").count() < 3000
     first = await rows.first.inner_text()
     await page.get_by_role("button", name="Next").click()
-    await expect(page.locator(".pages")).to_contain_text("Page 2 of 2")
+    await expect(page.locator(".pages")).to_contain_text(re.compile(r"Page 2 of 6\d"))
     await expect(rows.first).not_to_have_text(first)
     await page.get_by_role("button", name="Previous").click()
-    await expect(page.locator(".pages")).to_contain_text("Page 1 of 2")
+    await expect(page.locator(".pages")).to_contain_text(re.compile(r"Page 1 of 6\d"))
     await page.get_by_label("Search by action or key").fill("key-02345")
     await expect(rows).to_have_count(1)
     await rows.get_by_role("link").click()

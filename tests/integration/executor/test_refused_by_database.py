@@ -165,3 +165,23 @@ async def test_an_executor_that_may_not_read_the_version_of_the_schema_waits(
     await waiting.ready()
     await waiting.stop()
     guarded.system.executors.remove(waiting)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(
+    ("missing", "method", "path"),
+    [
+        (("INSERT", "ledger.inbox"), "POST", "/executions"),
+        (("SELECT", "ledger.audit_log"), "GET", "/audit-log"),
+    ],
+)
+async def test_a_request_that_needs_a_missing_right_answers_503_with_the_command_that_names_it(
+    guarded: Guarded, http: httpx.AsyncClient, missing: tuple[str, str], method: str, path: str
+) -> None:
+    body = {"action_ref": "cli.fail"} if method == "POST" else None
+    async with guarded.without(*missing):
+        answer = await http.request(method, path, json=body)
+    name = missing[1].partition(".")[2]
+    assert answer.status_code == 503, answer.text
+    said = f"database: permission denied for table {name}; 'executor doctor' names what is missing"
+    assert answer.json()["detail"].startswith(said)

@@ -154,8 +154,10 @@ def test_a_worker_prints_no_part_of_a_url_that_it_refuses(
 ) -> None:
     refused = 0
     for url in _urls(scheme, _PLACES[:1] + _PLACES[2:]):
-        # Without an action a worker ends, whether it has accepted the URL or not.
-        ended = alone.worker("serve", "--actions", "no_such_module", **{variable: url})
+        # Without an action a worker ends, whether it has accepted the URL or not. A provider of spans would
+        # stay in this process.
+        settings = {variable: url, "OTEL_SDK_DISABLED": "true"}
+        ended = alone.worker("serve", "--actions", "no_such_module", **settings)
         assert ended.exit_code == ExitCode.USAGE, (url, ended)
         assert _SECRET not in ended.out + ended.err, url
         refused += ended.err.startswith(f"{variable}: ")
