@@ -3,7 +3,7 @@
 In: the id of an execution. Out: nothing; the caller reads the execution. One statement reads the statuses of
 all executions that are waited for in this process, again and again while there are any. It reads rows, so a
 wait does not notice that the leader changes, and goes on while the database does not answer. The pauses grow
-with the duration of a reading, so that reading takes at most a twentieth of the time.
+with the duration of a reading, up to a second, so that readings take a tenth of the time.
 """
 
 import asyncio
@@ -19,8 +19,9 @@ from turnstile.common.domain.states import is_terminal
 from turnstile.executor.history.executions import Executions
 
 WAITS_MAX: Final = 1000
-_INTERVAL_SECONDS: Final = 0.1
-_SHARE: Final = 20.0
+_PAUSE_SECONDS: Final = 0.1
+_PAUSE_MAX_SECONDS: Final = 1.0
+_SHARE: Final = 10.0
 
 
 class Ends:
@@ -39,7 +40,7 @@ class Ends:
         """Return once it has ended, the client has left, or time is over. Raises Overloaded."""
         if self._count >= WAITS_MAX:
             raise Overloaded(
-                f"wait: {WAITS_MAX} requests wait for executions in this executor; send it later, or without"
+                f"wait: {WAITS_MAX} requests wait already in this executor; repeat it later, or without wait"
             )
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         gone = asyncio.create_task(until_gone(receive), name="client gone")
@@ -65,7 +66,8 @@ class Ends:
             began_at = loop.time()
             with suppress(Unavailable):
                 await self._read()
-            await asyncio.sleep(max(_INTERVAL_SECONDS, _SHARE * (loop.time() - began_at)))
+            pause_seconds = max(_PAUSE_SECONDS, _SHARE * (loop.time() - began_at))
+            await asyncio.sleep(min(pause_seconds, _PAUSE_MAX_SECONDS))
 
     async def _read(self) -> None:
         self.readings += 1

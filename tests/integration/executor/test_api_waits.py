@@ -112,6 +112,6 @@ async def test_many_waits_are_one_reading_and_end_with_the_service_and_more_than
     api.worker.end(one)
     await asyncio.wait_for(asyncio.gather(*waiting[:25]), _LONG / 2)
     assert not any(each.done() for each in waiting[25:])
-    assert waits.readings - before <= 2 + (time.monotonic() - began_at) / ends._INTERVAL_SECONDS
+    assert waits.readings - before <= 2 + (time.monotonic() - began_at) / ends._PAUSE_SECONDS
     waits._stopping.set()
     await asyncio.wait_for(asyncio.gather(*waiting[25:]), _LONG / 2)
