@@ -90,7 +90,7 @@ async def test_a_client_that_leaves_waits_no_longer_and_nothing_is_read_for_it(a
     writer.write(b"GET /api/v1/executions/%d?wait=60s HTTP/1.1\r\nHost: localhost\r\n\r\n" % one)
     await until(lambda: of_api._waits, "it waits")
     writer.close()
-    await until(lambda: not of_api._waits, "it is gone")
+    await until(lambda: not of_api._waits, "it is gone", deadline_seconds=_LONG / 2)
     assert of_api._reading is not None
     await asyncio.wait_for(of_api._reading, _LONG / 2)
     server.should_exit = True
