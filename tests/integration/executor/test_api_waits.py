@@ -68,6 +68,19 @@ async def test_an_unknown_execution_is_answered_at_once(api: Served) -> None:
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
 
 
+async def test_a_wait_goes_on_while_the_leader_changes(api: Served) -> None:
+    await api.define("never", max_concurrent=0)
+    one = int((await api.submit("never"))["id"])
+    of_api: Ends = api.app.state.parts.ends
+    wait = asyncio.create_task(api.get(f"/executions/{one}", wait="60s"))
+    await until(lambda: of_api._waits, "it waits")
+    await api.leader.kill()
+    api.installation.lead("b")
+    answer = await api.http.post(f"/api/v1/executions/{one}/cancel")
+    assert answer.status_code == 202
+    assert (await asyncio.wait_for(wait, _LONG))["status"] == "cancelled"
+
+
 @pytest.fixture
 async def waits(api: Served) -> AsyncIterator[Ends]:
     stopping = asyncio.Event()
