@@ -7,7 +7,7 @@ that another try may change. `NotReceived` is the `Unavailable` of a request tha
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final, TypeVar
 from urllib.parse import quote, urlsplit
 from uuid import UUID
@@ -42,6 +42,10 @@ _CHANGE_TIMEOUT_SECONDS: Final = 35.0
 _STREAM_SILENCE_SECONDS: Final = 40.0
 """A stream of events sends a heartbeat every 15 s."""
 _REQUESTS_MAX: Final = 8
+_WAITING_MAX: Final = 16
+"""Requests that wait at the API for ends, beside these."""
+_WAIT_SECONDS: Final = 10.0
+"""Short: a request that waits outlasts its caller, where that one stops to wait."""
 _JSON: Final = {b"Content-Type": b"application/json"}
 _NOT_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
@@ -78,6 +82,7 @@ class Api:
         self._http = self._connection()
         # Limited here: the cost of the library's own queue grows with its length.
         self._slots = asyncio.Semaphore(_REQUESTS_MAX)
+        self._waiting = asyncio.Semaphore(_WAITING_MAX)
         self._running: set[asyncio.Task[httpx.Response]] = set()
 
     def _connection(self) -> httpx.AsyncClient:
@@ -97,9 +102,20 @@ class Api:
         await asyncio.gather(*self._running, return_exceptions=True)
         await self._http.aclose()
 
-    async def execution(self, execution_id: int) -> Execution:
-        """Return one execution with its position, the reason it waits for and its attempts."""
-        return await self._get(f"/executions/{execution_id:d}", Execution)
+    async def execution(self, execution_id: int, *, may_wait: bool = False) -> Execution:
+        """Return one execution with its position, the reason it waits for and its attempts.
+
+        With `may_wait` once it has ended or some seconds are over, if few calls wait.
+        """
+        path = f"/executions/{execution_id:d}"
+        if may_wait and not self._waiting.locked():
+            timeout_seconds = _WAIT_SECONDS + _READ_TIMEOUT_SECONDS
+            query = {"wait": f"{_WAIT_SECONDS:g}s"}
+            request = self._http.build_request("GET", path, params=query, timeout=timeout_seconds)
+            # Where too many wait in the executor, it still answers those that do not.
+            with suppress(Unavailable):
+                return await self._call(request, Execution, self._waiting)
+        return await self._get(path, Execution)
 
     async def submission(self, request_id: UUID) -> Submission:
         """Return what became of a request of a database transaction."""
@@ -221,9 +237,11 @@ class Api:
         )
         return await self._call(request, shape)
 
-    async def _call(self, request: httpx.Request, shape: type[Shape]) -> Shape:
+    async def _call(
+        self, request: httpx.Request, shape: type[Shape], slots: asyncio.Semaphore | None = None
+    ) -> Shape:
         try:
-            response = await self._response(request)
+            response = await self._response(request, slots or self._slots)
         except httpx.HTTPError as error:
             raise self._unavailable(error) from error
         if not response.is_success:
@@ -236,23 +254,24 @@ class Api:
                 f"{explained(error, whole='response')}"
             ) from error
 
-    async def _response(self, request: httpx.Request) -> httpx.Response:
+    async def _response(self, request: httpx.Request, slots: asyncio.Semaphore) -> httpx.Response:
         """Send the request in a task of its own, which a cancelled caller does not cancel.
 
         A request cancelled while it connects occupies a connection of the pool for ever, and a
         hundred of those block the pool (httpcore 1.0).
         """
-        await self._slots.acquire()
+        await slots.acquire()
         task = asyncio.create_task(self._http.send(request), name="request")
         self._running.add(task)
-        task.add_done_callback(self._finish)
-        return await asyncio.shield(task)
 
-    def _finish(self, task: asyncio.Task[httpx.Response]) -> None:
-        self._running.discard(task)
-        self._slots.release()
-        if not task.cancelled():
-            task.exception()  # mark as retrieved: the caller may be gone
+        def finish(task: asyncio.Task[httpx.Response]) -> None:
+            self._running.discard(task)
+            slots.release()
+            if not task.cancelled():
+                task.exception()  # mark as retrieved: the caller may be gone
+
+        task.add_done_callback(finish)
+        return await asyncio.shield(task)
 
     def _unavailable(self, error: httpx.HTTPError) -> Unavailable:
         reason = with_tls_hint(str(error), authority=CA_FILE) or type(error).__name__

@@ -29,13 +29,13 @@ from uuid import UUID
 from pydantic import JsonValue
 
 from turnstile.client.api import Api
-from turnstile.client.completions import Completion
+from turnstile.client.completions import Completion, Seen
 from turnstile.client.errors import ExecutionFailed, Rejected, Unavailable
 from turnstile.client.events import StatusEvents
 from turnstile.client.fields import ActionFields, Filters, KeyFields, Listing, ResourceFields
 from turnstile.client.handle import AsyncHandle, Handle
 from turnstile.client.http_submission import submitted_of
-from turnstile.client.requests import ActionRequest, Options, Request
+from turnstile.client.requests import ActionRequest, Options, Request, request_of
 from turnstile.client.schemas import (
     BulkOutcome,
     Execution,
@@ -53,7 +53,7 @@ from turnstile.client.transport import OverBroker, OverHttp, Transport
 from turnstile.common.api_token import CA_FILE, api_token
 from turnstile.common.domain.durations import parse_duration
 from turnstile.common.domain.errors import Code
-from turnstile.common.domain.states import Status
+from turnstile.common.domain.states import Status, is_terminal
 from turnstile.common.requests import PARAMETERS_BYTES_MAX
 from turnstile.common.schemas import QueueStats
 
@@ -61,6 +61,10 @@ _AMQP_URL: Final = "amqp://guest:guest@127.0.0.1:5672/"
 _HTTP_URL: Final = "http://127.0.0.1:8000"
 _ADMISSION_PAUSE_FIRST_SECONDS: Final = 0.02
 _ADMISSION_PAUSE_MAX_SECONDS: Final = 1.0
+_PAGE_MAX: Final = 1000
+"""Most executions on a page of the API."""
+_NAMED_MAX: Final = 5
+"""Executions that the error of a wait names."""
 _CLOSED: Final = "the client was closed before the reply arrived"
 
 P = ParamSpec("P")
@@ -201,16 +205,18 @@ class AsyncClient:
             raise answer
         return answer
 
-    async def submit_many(self, requests: Iterable[Request]) -> AsyncHandleOrRejected:
+    async def submit_many(self, requests: Iterable[Request | Mapping[str, object]]) -> AsyncHandleOrRejected:
         """Submit many requests in order; return a handle or Rejected for each, in order.
 
-        Raises Unavailable if one got no reply in time; the others stay submitted.
+        A mapping has the fields of `Request`: `{"action_ref": "reports.render", "parameters": {...}}`. Raises
+        TypeError for another value, and Unavailable if one got no reply in time; the others stay submitted.
         """
-        types: list[Any] = []
-        answers = await self._submit_all(_noting_types(requests, types))
+        noted: list[Any] = []
+        answers = iter(await self._submit_all(_valid(requests, noted)))
+        in_order = [(each if isinstance(each, Rejected) else next(answers), each) for each in noted]
         return [
             answer if isinstance(answer, Rejected) else self.handle(answer, result_type)
-            for answer, result_type in zip(answers, types, strict=True)
+            for answer, result_type in in_order
         ]
 
     async def _submit_all(self, requests: Iterable[Request]) -> SubmittedOrRejected:
@@ -233,8 +239,8 @@ class AsyncClient:
         submitted = await self._submit(_request(action_ref, parameters, options))
         # A duplicate may have finished before: then there is no event to wait for.
         read_at_once = submitted.duplicate or not watched
-        async with _limit(wait_timeout, f"execution {submitted.execution_id} has not ended"):
-            completion = await completions.wait(submitted.execution_id, read_at_once=read_at_once)
+        async with _wait_limit(wait_timeout, [submitted.execution_id]) as seen:
+            completion = await completions.wait(submitted.execution_id, seen, read_at_once=read_at_once)
         if completion.status is not Status.COMPLETED:
             raise ExecutionFailed(completion.execution_id, completion.status, completion.error)
         return completion.result
@@ -248,8 +254,8 @@ class AsyncClient:
 
         Raises TimeoutError, and Rejected if there is no such execution.
         """
-        async with _limit(timeout, f"execution {execution_id} has not ended"):
-            return await self._usable().completions.wait(execution_id)
+        async with _wait_limit(timeout, [execution_id]) as seen:
+            return await self._usable().completions.wait(execution_id, seen)
 
     async def wait_many(
         self,
@@ -258,11 +264,10 @@ class AsyncClient:
     ) -> CompletionList:
         """Wait until all executions finished; return their terminal states in the given order."""
         completions = self._usable().completions
+        ids = [*execution_ids]
         try:
-            async with _limit(timeout, "not all executions have ended"), asyncio.TaskGroup() as tasks:
-                waits = [
-                    tasks.create_task(completions.wait(each), name=f"wait-{each}") for each in execution_ids
-                ]
+            async with _wait_limit(timeout, ids) as seen, asyncio.TaskGroup() as tasks:
+                waits = [tasks.create_task(completions.wait(each, seen), name=f"wait-{each}") for each in ids]
         except ExceptionGroup as group:
             # The first error is the cause; the other waits were cancelled because of it.
             raise group.exceptions[0] from None
@@ -295,13 +300,13 @@ class AsyncClient:
 
     async def list_all(self, **filters: Unpack[Listing]) -> AsyncIterator[Execution]:
         """Yield all executions that match, newest first: `async for execution in client.list_all(...)`."""
-        page = await self.list(**filters)
+        page = await self.list(limit=_PAGE_MAX, **filters)
         while True:
             for execution in page.items:
                 yield execution
             if page.next_cursor is None:
                 return
-            page = await self.list(cursor=page.next_cursor, **filters)
+            page = await self.list(limit=_PAGE_MAX, cursor=page.next_cursor, **filters)
 
     async def submission(self, request_id: UUID | str) -> Submission:
         """Return what became of a request that was submitted in a database transaction.
@@ -340,7 +345,8 @@ class AsyncClient:
 
     async def _admission(self, request_id: UUID, limit: str | float | None) -> int:
         pause_seconds = _ADMISSION_PAUSE_FIRST_SECONDS
-        async with _limit(limit, f"request {request_id} was not admitted"):
+        remedy = "it goes on, so wait again or longer: client.submission(...) says what became of it"
+        async with _limit(limit, lambda within: f"request {request_id} was not admitted {within}; {remedy}"):
             while True:
                 with suppress(Unavailable):
                     found = await self._api.submission(request_id)
@@ -454,10 +460,10 @@ class AsyncClient:
         return await self._api.change_resource(name, fields)
 
     async def workers(
-        self, *, state: Sequence[str] = (), limit: int | None = None, cursor: str | None = None
+        self, *, state: str | Sequence[str] = (), limit: int | None = None, cursor: str | None = None
     ) -> WorkerPage:
-        """Return a page of workers, the newest first; `state` selects some, like `["live", "draining"]`."""
-        return await self._api.workers({"state": [*state] or None, "limit": limit, "cursor": cursor})
+        """Return a page of workers, the newest first; `state`: in this one, or any of several."""
+        return await self._api.workers({"state": _listed(state) or None, "limit": limit, "cursor": cursor})
 
     @overload
     def handle(self, execution: Followed) -> AsyncHandle[JsonValue]: ...
@@ -496,7 +502,34 @@ class AsyncClient:
 
 
 @asynccontextmanager
-async def _limit(timeout: str | float | None, what: str) -> AsyncIterator[None]:  # noqa: ASYNC109  (see wait)
+async def _wait_limit(
+    timeout: str | float | None,  # noqa: ASYNC109  (see wait)
+    execution_ids: Sequence[int],
+) -> AsyncIterator[Seen]:
+    """Bound a wait for executions; yields where their statuses are noted."""
+    seen: Seen = {}
+    async with _limit(timeout, lambda within: _not_ended(execution_ids, seen, within)):
+        yield seen
+
+
+def _not_ended(execution_ids: Sequence[int], seen: Seen, within: str) -> str:
+    left = [
+        each for each in execution_ids if each not in seen or not is_terminal(seen[each])
+    ] or execution_ids
+    named = [f"{each} ({seen.get(each, 'its status could not be read')})" for each in left[:_NAMED_MAX]]
+    remedy = f"so wait again or longer: client.get({left[0]}) says what it waits for"
+    if len(execution_ids) == 1:
+        return f"execution {named[0]} has not ended {within}; it goes on, {remedy}"
+    more = f" and {len(left) - _NAMED_MAX} more" if len(left) > _NAMED_MAX else ""
+    count = f"{len(left)} of {len(execution_ids)} executions have not ended {within}"
+    return f"{count}: {', '.join(named)}{more}; they go on, {remedy}"
+
+
+@asynccontextmanager
+async def _limit(
+    timeout: str | float | None,  # noqa: ASYNC109  (see wait)
+    overdue: Callable[[str], str],
+) -> AsyncIterator[None]:
     """Bound a wait; the error of Python has no words."""
     limit = asyncio.timeout(None if timeout is None else parse_duration(timeout))
     try:
@@ -506,7 +539,7 @@ async def _limit(timeout: str | float | None, what: str) -> AsyncIterator[None]:
         if not limit.expired():
             raise
         seconds = f"{timeout:g} s" if isinstance(timeout, int | float) else timeout
-        raise TimeoutError(f"{what} within {seconds}; it goes on, so wait again or longer") from error
+        raise TimeoutError(overdue(f"within {seconds}")) from error
 
 
 def _named(execution: Followed) -> tuple[int, Submitted | None]:
@@ -531,11 +564,16 @@ def _result_type(request: Request) -> Any:
     return request.result_type if isinstance(request, ActionRequest) else Any
 
 
-def _noting_types(requests: Iterable[Request], types: list[Any]) -> Iterator[Request]:
-    """Yield the requests, which are read as needed, and append the type of each result."""
-    for request in requests:
-        types.append(_result_type(request))
-        yield request
+def _valid(requests: Iterable[Request | Mapping[str, object]], noted: list[Any]) -> Iterator[Request]:
+    """Yield the requests, which are read as needed; note the type of each result, or why it is rejected."""
+    for index, given in enumerate(requests):
+        try:
+            request = request_of(given, path=f"requests[{index}]")
+        except Rejected as rejected:
+            noted.append(rejected)
+        else:
+            noted.append(_result_type(request))
+            yield request
 
 
 def _uuid(request_id: UUID | str) -> UUID:
@@ -550,7 +588,7 @@ def _query(filters: Filters | Listing) -> dict[str, str | int | list[str] | None
     for name, value in query.items():
         if isinstance(value, datetime):
             query[name] = value.isoformat()
-    query["status"] = _statuses(filters.get("status")) or None
+    query["status"] = _listed(filters.get("status")) or None
     metadata = filters.get("metadata") or {}
     if wrong := [key for key in metadata if ":" in key]:
         # In the query of the API the first colon ends the key.
@@ -566,12 +604,13 @@ def _bulk(
 ) -> Mapping[str, object]:
     conditions: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
     if "status" in conditions:
-        conditions["status"] = _statuses(conditions["status"])
+        conditions["status"] = _listed(conditions["status"])
     given = {"ids": ids, "filter": conditions or None, "limit": limit, "cursor": cursor}
     return {name: value for name, value in given.items() if value is not None} | {"dry_run": dry_run}
 
 
-def _statuses(given: Status | str | Sequence[Status | str] | None) -> list[str]:
+def _listed(given: str | Sequence[str] | None) -> list[str]:
+    """Return one name, or several, as a list."""
     return [str(each) for each in ([given] if isinstance(given, str) else given or ())]
 
 
@@ -677,7 +716,7 @@ class Client:
         request = _request(action_ref, parameters, options)
         return self.handle(self._wait_for(lambda c: c._submit(request)), _result_type(request))
 
-    def submit_many(self, requests: Iterable[Request]) -> HandleOrRejected:
+    def submit_many(self, requests: Iterable[Request | Mapping[str, object]]) -> HandleOrRejected:
         """Do what `AsyncClient.submit_many` does, blocking."""
         answers = self._wait_for(lambda c: c.submit_many(requests))
         return [
@@ -691,12 +730,12 @@ class Client:
 
     def list_all(self, **filters: Unpack[Listing]) -> Iterator[Execution]:
         """Yield all executions that match, newest first."""
-        page = self.list(**filters)
+        page = self.list(limit=_PAGE_MAX, **filters)
         while True:
             yield from page.items
             if page.next_cursor is None:
                 return
-            page = self.list(cursor=page.next_cursor, **filters)
+            page = self.list(limit=_PAGE_MAX, cursor=page.next_cursor, **filters)
 
     @overload
     def admitted(

@@ -2,7 +2,8 @@
 
 In: execution ids. Out: one `Completion` each. The events arrive in a queue of this client, bound from a wait
 on until nothing has waited for a minute; as events may be lost, or arrive before the wait begins, each
-wait also reads the execution over HTTP, at growing intervals (P4 as seen from outside).
+wait also reads the execution over HTTP, at growing intervals (P4 as seen from outside). Without events, the
+API answers a reading when the execution has ended.
 """
 
 import asyncio
@@ -60,6 +61,8 @@ class Completion:
     completed_at: datetime
 
 
+Seen = dict[int, Status]
+"""The last status that was read of each execution."""
 _Waiter = asyncio.Future[Completion | None]
 """The event that one wait receives."""
 
@@ -106,25 +109,29 @@ class Completions:
         self._used_at = asyncio.get_running_loop().time()
         return self._bound
 
-    async def wait(self, execution_id: int, *, read_at_once: bool = True) -> Completion:
+    async def wait(self, execution_id: int, seen: Seen, *, read_at_once: bool = True) -> Completion:
         """Return the terminal state; raises Rejected if there is no such execution.
 
-        `read_at_once` may be False if events have been watched since before the submit.
+        Notes each status in `seen`. `read_at_once` may be False if events have been watched since before the
+        submit.
         """
         self.watch()
+        loop = asyncio.get_running_loop()
         with self._waiter(execution_id) as waiter:
             pause_seconds, longest_seconds = self._pauses_seconds
             if not read_at_once:
                 await asyncio.wait({waiter}, timeout=4 * pause_seconds)
             while not waiter.done():
-                found = await self._read(execution_id, waiter)
+                began_at = loop.time()
+                found = await self._read(execution_id, seen, waiter)
                 if found is not None:
                     return found
                 pause_max_seconds = max(longest_seconds, len(self._waits) * _READ_PAUSE_PER_WAIT_SECONDS)
-                await asyncio.wait({waiter}, timeout=pause_seconds)
+                await asyncio.wait({waiter}, timeout=max(began_at + pause_seconds - loop.time(), 0.0))
                 pause_seconds = min(2 * pause_seconds, pause_max_seconds)
             completion = waiter.result()
             assert completion is not None
+            seen[execution_id] = completion.status
             return await self._with_result(completion)
 
     async def _declare(self, channel: AbstractChannel) -> None:
@@ -202,19 +209,25 @@ class Completions:
             # The API still has the terminal state.
             logger.warning("event_not_understood", extra={"reason": explained(error, whole="body")})
 
-    async def _read(self, execution_id: int, waiter: _Waiter) -> Completion | None:
+    async def _read(self, execution_id: int, seen: Seen, waiter: _Waiter) -> Completion | None:
         """Return the stored terminal state; None if there is none, the API is down, or the event came."""
-        reading = asyncio.create_task(self._stored(execution_id), name=f"read-{execution_id}")
+        # The first reading is answered at once: it says whether there is such an execution, and its status.
+        may_wait = self._consumer is None and execution_id in seen
+        reading = asyncio.create_task(
+            self._api.execution(execution_id, may_wait=may_wait), name=f"read-{execution_id}"
+        )
         try:
-            await asyncio.wait({reading, waiter}, return_when=asyncio.FIRST_COMPLETED)
-            return reading.result() if reading.done() else None
+            either: set[asyncio.Task[Execution] | _Waiter] = {reading, waiter}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                return None
+            execution = reading.result()
+            seen[execution_id] = execution.status
+            return _of_execution(execution)
         except Unavailable:
             return None
         finally:
             reading.cancel()
-
-    async def _stored(self, execution_id: int) -> Completion | None:
-        return _of_execution(await self._api.execution(execution_id))
 
     async def _with_result(self, completion: Completion) -> Completion:
         """Fetch the result if the event has none: it may have been too large for an event."""
@@ -224,7 +237,7 @@ class Completions:
         give_up_at = asyncio.get_running_loop().time() + _RESULT_TIMEOUT_SECONDS
         while True:
             try:
-                return await self._stored(completion.execution_id) or completion
+                return _of_execution(await self._api.execution(completion.execution_id)) or completion
             except Unavailable as error:
                 if asyncio.get_running_loop().time() > give_up_at:
                     ended = f"execution {completion.execution_id} completed"

@@ -25,6 +25,7 @@ from turnstile.common.domain.durations import parse_duration
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.envelopes import envelope
 from turnstile.common.messages import CancelRequested
+from turnstile.common.nearest import did_you_mean
 from turnstile.common.requests import CheckedRequest, read_model, read_requested_body, read_traceparent
 
 _OPENTELEMETRY: Final = "opentelemetry.trace"
@@ -89,6 +90,27 @@ class ActionRequest(Request, Generic[R]):
 
     result_type: Any = Any
     """The type of the result, for pydantic."""
+
+
+def request_of(given: Request | Mapping[str, object], *, path: str) -> Request:
+    """Return a request, or make one of its fields. Raises Rejected and TypeError, which name it by `path`."""
+    if isinstance(given, Request):
+        return given
+    if not isinstance(given, Mapping):
+        raise TypeError(
+            f'{path}: expected a Request, or a mapping like {{"action_ref": "reports.render", "parameters": '
+            f"{{}}}}, and not {type(given).__name__}"
+        )
+    known = [each.name for each in fields(Request)]
+    for name in given:
+        if name not in known:
+            hint = did_you_mean(str(name), known)
+            raise Rejected(Code.UNKNOWN_FIELD, f"{path}.{name!s:.100}: unknown field{hint}")
+    if "action_ref" not in given:
+        raise Rejected(Code.INVALID_MESSAGE, f"{path}.action_ref: required, but missing")
+    # The values are checked like those of any other request.
+    named: Any = given
+    return Request(**named)
 
 
 def request_body(request: Request, *, parameters_bytes_max: int) -> bytes:

@@ -20,6 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor.api.auth import token_of
 from turnstile.executor.api.bodies import StrictModel
+from turnstile.executor.api.ends import until_gone
 from turnstile.executor.api.parts import Parts
 from turnstile.executor.api.problems import ApiRoutes
 from turnstile.executor.dashboard.events import HEARTBEAT
@@ -74,7 +75,7 @@ class EventStream(Response):
         with self._live.stream(self._query.execution_id, last_event_id=self._last_event_id) as stream:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             ends = [
-                asyncio.create_task(_gone(receive), name="client gone"),
+                asyncio.create_task(until_gone(receive), name="client gone"),
                 asyncio.create_task(self._stopping.wait(), name="service stops"),
                 asyncio.create_task(stream.dropped.wait(), name="client dropped"),
                 asyncio.ensure_future(self._refused()),
@@ -137,8 +138,3 @@ async def get_events(
         stopping=parts.stopping,
         refused=partial(parts.tokens.until_refused, token_of(request)),
     )
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

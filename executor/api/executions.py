@@ -20,7 +20,7 @@ from turnstile.common.batcher import in_steps
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.domain.identifiers import ExecutionId
 from turnstile.common.domain.states import Status, is_terminal
-from turnstile.common.fields import Instant, Priority, PriorityText
+from turnstile.common.fields import Duration, Instant, Priority, PriorityText
 from turnstile.common.messages import ExecutionRequested
 from turnstile.common.requests import (
     read_json,
@@ -37,6 +37,7 @@ from turnstile.executor.api.bodies import (
     StrictModel,
     read_body,
 )
+from turnstile.executor.api.ends import WAITS_MAX
 from turnstile.executor.api.paging import (
     ID_MAX,
     Page,
@@ -64,6 +65,7 @@ from turnstile.executor.queries.schemas import (
     SubmissionDetail,
 )
 
+_WAIT_SECONDS_MAX: Final = 60
 LIST_MAX: Final = 1000
 """Maximum number of requests in one list."""
 _PIECES_MAX: Final = 1000
@@ -323,9 +325,27 @@ async def get_executions(
     return Response(to_json(shown, inf_nan_mode="null"), media_type="application/json")
 
 
-@routes.get("/{execution_id}", summary="Read an execution", responses=documented(Code.NOT_FOUND))
-async def get_execution(parts: Parts, execution_id: ExecutionPath) -> GatedExecutionDetail | ExecutionDetail:
+@routes.get(
+    "/{execution_id}",
+    summary="Read an execution, now or when it has ended",
+    description="With `wait` the answer comes when the execution has ended, or when this time is over. Look "
+    "at its `status`, and repeat the request, without a pause, until it has ended. At most "
+    f"{WAITS_MAX:,} requests wait in an executor; it answers 503 to more.",
+    responses=documented(Code.NOT_FOUND),
+)
+async def get_execution(
+    parts: Parts,
+    request: Request,
+    execution_id: ExecutionPath,
+    wait: Annotated[
+        Annotated[Duration, Field(le=_WAIT_SECONDS_MAX)] | None,
+        Query(description=f"Longest wait for its end: `30s`, at most {_WAIT_SECONDS_MAX} s."),
+    ] = None,
+) -> GatedExecutionDetail | ExecutionDetail:
     found = await parts.execution_reader.execution(ExecutionId(execution_id))
+    if wait and found is not None and not is_terminal(found.status):
+        await parts.ends.wait(ExecutionId(execution_id), wait, request.receive)
+        found = await parts.execution_reader.execution(ExecutionId(execution_id))
     if found is None:
         raise _unknown_execution(execution_id)
     return found

@@ -7,6 +7,7 @@ from typing import Annotated, Self, TypeAlias
 from fastapi import Depends, Request
 
 from turnstile.common.database import Database
+from turnstile.executor.api.ends import Ends
 from turnstile.executor.asking.asker import Asker
 from turnstile.executor.dashboard.live import Live
 from turnstile.executor.dead_letters.store import DeadLetters
@@ -35,6 +36,7 @@ class ApiParts:
     inbox: Inbox
     limiter: ReadLimiter
     executions: Executions
+    ends: Ends
     execution_reader: ExecutionReader
     definitions: DefinitionReader
     queues: QueueReader
@@ -71,6 +73,7 @@ class ApiParts:
             inbox=inbox,
             limiter=limiter,
             executions=executions,
+            ends=Ends(executions, stopping),
             execution_reader=ExecutionReader(executions, asker, health, stop_timeout_seconds=seconds),
             definitions=DefinitionReader(database, limiter, asker),
             queues=QueueReader(database, limiter, asker),

@@ -448,13 +448,12 @@ class Admission:
 
     def _reject(self, source: Source, code: Code, message: str) -> None:
         self._reply(source, {"type": "execution.rejected", "code": code, "message": message})
-        if source.command_id is None or source.is_submission:
-            self._rejected.append((source, code, message))
-        # A full queue is no fault of the message: a submitter that got a reply may submit it again.
-        is_answered = code is Code.QUEUE_FULL and source.reply_to is not None
-        # The cancel of what has ended asks for nothing, as the second copy of an effective one.
-        is_answered |= code is Code.ALREADY_TERMINAL
-        if (source.command_id is None or source.is_submission) and not is_answered:
+        if source.command_id is not None and not source.is_submission:
+            return
+        self._rejected.append((source, code, message))
+        # Stored is only what has no answer. The cancel of what has ended asks for nothing, as the second copy
+        # of an effective one.
+        if source.reply_to is None and code is not Code.ALREADY_TERMINAL:
             letter = {"x-error-code": code, "x-error": message, "request": source.request}
             if source.command_id is not None:
                 letter["message_id"] = str(source.command_id)

@@ -246,8 +246,8 @@ class Consuming:
         accepted: list[broker.Delivery] = []
         refused: list[broker.Delivery] = []
         for message in messages:
-            has_letter = all(letter.done() and letter.result() for letter in message.letters)
-            (accepted if message.delivery.kept and has_letter else refused).append(message.delivery)
+            has_letters = all(letter.done() and letter.result() for letter in message.letters)
+            (accepted if has_letters else refused).append(message.delivery)
         subscription = self._subscriptions[queue]
         subscription.ack(accepted)
         if refused:
@@ -520,9 +520,7 @@ class AmqpBroker:
             is_letter = each.to == "dead letters"
             if is_letter:
                 self._note_refusal(each)
-            if message is None:
-                continue
-            answers = self._best_effort.post([message])
+            answers = [_not_published()] if message is None else self._best_effort.post([message])
             if isinstance(of, Message):
                 (of.letters if is_letter else of.replies).extend(answers)
 
@@ -532,3 +530,10 @@ class AmqpBroker:
         DEAD_LETTERED.add(code)
         queue = None if letter.of is None else letter.of.queue
         self._refusals.failed(f"{queue} {code}", code=code, queue=queue, reason=letter.body.get("x-error"))
+
+
+def _not_published() -> asyncio.Future[bool]:
+    """Return the outcome of a dead letter that the broker has to move itself."""
+    outcome: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    outcome.set_result(False)
+    return outcome

@@ -4,8 +4,8 @@ In: one AMQP message or row, and what checks parameters. Out: the deliveries of 
 in it, or a command. All ways of submitting are read by the same rules, so they refuse alike, and equal
 requests have equal hashes. Of a request is checked what it alone decides, and whether parameters fit their
 schema, while they are parsed; whether the action exists, and its queue, key and priority, are decided in the
-turn. A message that cannot be read becomes a delivery too, with a `RefusedRequest`: it is answered and moved
-to the dead letters behind the commit of a turn, like every other answer, so an executor that was deposed
+turn. A message that cannot be read becomes a delivery too, with a `RefusedRequest`: it is answered, or moved
+to the dead letters, behind the commit of a turn, like every other answer, so an executor that was deposed
 refuses nothing. What HTTP and the command line store in the inbox they have checked.
 """
 
@@ -109,7 +109,7 @@ class Message:
         """How many of its deliveries are not acknowledged."""
         self.replies: list[asyncio.Future[bool]] = []
         self.letters: list[asyncio.Future[bool]] = []
-        """Whether the broker has confirmed its dead letters."""
+        """Whether the broker has confirmed its dead letters. False: the broker moves the message there."""
 
 
 class Reader:

@@ -82,6 +82,8 @@ def _fuzz(operation: Any, mode: GenerationMode, known: dict[str, Iterator[object
         for name in case.path_parameters if is_known else ():
             if name in known:
                 case.path_parameters[name] = next(known[name])
+        if is_known and case.query and "wait" in case.query:
+            case.query["wait"] = "1ms"  # what they wait for does not come
         case.call_and_validate(checks=CHECKS, timeout=30)
 
     try:

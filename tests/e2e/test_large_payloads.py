@@ -99,6 +99,8 @@ async def test_a_huge_message_is_rejected_by_its_size_and_stored_and_the_others_
         assert refused["code"] == "too_large"
         assert "bytes; send a reference" in refused["message"]
         assert peak_mb(env.executor) < idle_mb + 20
+        async with publishing(env.amqp_url) as publisher:
+            await publisher.publish([request(huge)])
         (letter,) = await env.history.dead_letters(1)
         assert (letter["code"], letter["body_bytes"], letter["body"]) == ("rejected", len(huge), b"")
         assert peak_mb(env.executor) < idle_mb + 30

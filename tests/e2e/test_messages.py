@@ -24,7 +24,7 @@ BAD: list[tuple[str, bytes, str, str]] = [
 """One for each part that refuses; all other bodies are in `tests/unit/leader/test_door.py`."""
 
 
-async def test_invalid_requests_are_rejected_and_stored_and_the_valid_ones_around_them_run(
+async def test_invalid_requests_are_answered_or_stored_and_the_valid_ones_around_them_run(
     env: Environment,
 ) -> None:
     good = [request({"action_ref": "noop", "parameters": {"number": n}}) for n in range(200)]
@@ -36,6 +36,8 @@ async def test_invalid_requests_are_rejected_and_stored_and_the_valid_ones_aroun
     async with publishing(env.amqp_url) as publisher:
         await publisher.publish(good[:100])
         replies = await ask(env.amqp_url, mixed)
+        # Without an address for an answer.
+        await publisher.publish([request(body) for _, body, _, _ in BAD])
         await publisher.publish(good[100:])
     dead = await env.history.dead_letters(len(BAD))
     finished = "SELECT count(*) = 200 FROM ledger.execution WHERE id > $1 AND completed_at IS NOT NULL"

@@ -83,6 +83,7 @@ def _output(*arguments: str) -> str:
 def test_scripts(folder: Path) -> None:
     assert folder.is_dir()
     assert _output("submit.py") == "7 {'customer': 7}\n"
+    assert _output("bulk.py").splitlines() == [f"{n} completed {{'customer': {n}}}" for n in (7, 8, 9)]
     assert _output("nightly.py").splitlines() == [f"{n} {{'customer': {n}}}" for n in (7, 8, 9)]
 
 

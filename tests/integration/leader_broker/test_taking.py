@@ -285,6 +285,23 @@ async def test_a_message_that_is_too_large_to_be_kept_is_refused_and_moved_by_th
     await until_empty(amqp_url, EXECUTOR_REQUESTS)
 
 
+async def test_a_message_that_is_too_large_to_be_kept_and_is_answered_is_no_dead_letter(
+    amqp_url: str,
+) -> None:
+    answered, other = (request(bytes((16 << 20) + 1), reply_to=to) for to in ("client", None))
+    async with leading(amqp_url) as broker, publishing(amqp_url, declare=declare_executor) as client:
+        await client.publish([answered, other])
+        found = await taken(broker, EXECUTOR_REQUESTS, 2)
+        body = {"type": "execution.rejected", "code": Code.TOO_LARGE, "correlation_id": None}
+        await broker.publish([Publication(to="reply client", body=body, of=found[0]), letter(found[1])])
+        broker.acknowledge(found)
+        await until(lambda: not broker._waits)
+        await until_ready(amqp_url, DEAD_LETTERS, 1)
+        (dead,) = await drain_queue(amqp_url, DEAD_LETTERS, 1)
+        assert dead.message_id == other.message_id
+    await until_empty(amqp_url, EXECUTOR_REQUESTS)
+
+
 async def test_a_dead_letter_of_a_worker_shows_no_secret(amqp_url: str) -> None:
     unknown = of_worker(b'{"worker_id": "w1", "secret" : "a \\" secret", "reports": 1}', WORKER_REPORTS)
     async with leading(amqp_url) as broker, publishing(amqp_url, declare=declare_executor) as worker:

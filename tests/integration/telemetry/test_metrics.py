@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.integration.telemetry.conftest import Observed, secrets_of
-from tests.support.traffic import until
+from tests.support.traffic import publishing, request, until
 from turnstile.client import ExecutionFailed, Rejected, Request, Status
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
@@ -22,6 +22,9 @@ async def test_both_services_count_and_time_executions(observed: Observed) -> No
         await observed.client.run("retried", {"steps": ["PERMANENT"]})
     with pytest.raises(Rejected):
         await observed.client.submit("unknown.action")
+    async with publishing(observed.system.amqp_url) as publisher:
+        # Without an address for the answer: a dead letter.
+        await publisher.publish([request({"action_ref": "unknown.action"})])
     refused = await observed.http.post(
         f"{observed.system.http_url}/api/v1/executions", json={"action": "one"}
     )
@@ -32,7 +35,9 @@ async def test_both_services_count_and_time_executions(observed: Observed) -> No
         for status, count in (("completed", RUNS + 1), ("failed", 1))
     )
     await observed.executor("turnstile_attempts_ended_total", completed, status="completed")
-    executor = await observed.executor("turnstile_attempts_ended_total", failed, status="failed")
+    await observed.executor("turnstile_attempts_ended_total", failed, status="failed")
+    letters = (before.value("turnstile_dead_lettered_total", code="unknown_action") or 0) + 1
+    executor = await observed.executor("turnstile_dead_lettered_total", letters, code="unknown_action")
     assert executor.value("turnstile_admitted_total", action_ref="one") == RUNS + 1
     assert executor.value("turnstile_duplicates_total", action_ref="one") == 1
     assert executor.value("turnstile_granted_total", action_ref="one") == RUNS + 1
@@ -43,8 +48,7 @@ async def test_both_services_count_and_time_executions(observed: Observed) -> No
         assert executor.value("turnstile_executions_ended_total", **labels) == count
     assert (executor.value("turnstile_last_failure_timestamp_seconds", action_ref="retried") or 0) > 1e9
     assert executor.value("turnstile_last_failure_timestamp_seconds", action_ref="one") is None
-    assert executor.since(before, "turnstile_refused_total", code="unknown_action") == 1
-    assert executor.since(before, "turnstile_dead_lettered_total", code="unknown_action") == 1
+    assert executor.since(before, "turnstile_refused_total", code="unknown_action") == 2
     assert executor.since(before, "turnstile_refused_total", code="unknown_field") == 1
     assert executor.since(before, "turnstile_hand_over_seconds_count") >= 1
     assert executor.value("turnstile_drift_found_total") == 0

@@ -20,6 +20,7 @@ _EXECUTION = {
     "metadata": {},
     "created_at": "2030-01-01T00:00:00Z",
 }
+_COMPLETED = {"status": "completed", "completed_at": "2030-01-01T00:00:01Z"}
 
 
 class _Api:
@@ -33,6 +34,10 @@ class _Api:
         ]
 
         self.statuses: list[str] | None = None
+        self.limits: list[str] | None = None
+        self.waits: list[list[str] | None] = []
+        self.refuses_waits = False
+        self.ends_at = 0
 
     def answer(self, path: str, body: bytes) -> tuple[int, bytes]:
         parts = urlsplit(path)
@@ -42,7 +47,7 @@ class _Api:
                 return 200, json.dumps({"request_id": request_id, **found}).encode()
             case ["executions"]:
                 query = parse_qs(parts.query)
-                self.statuses = query.get("status")
+                self.statuses, self.limits = query.get("status"), query.get("limit")
                 first = int(query.get("cursor", ["5"])[0])
                 items = [{**_EXECUTION, "id": id_} for id_ in range(first, max(first - 2, 0), -1)]
                 cursor = str(first - 2) if first > 2 else None
@@ -50,8 +55,18 @@ class _Api:
             case ["executions", id_, "retry"]:
                 answer = {"id": int(id_) + 1, "status": "queued", "position": 1, "duplicate": False}
                 return 202, json.dumps(answer).encode()
+            case ["executions", "1"]:
+                return 200, json.dumps({**_EXECUTION, "id": 1, **_COMPLETED}).encode()
             case ["executions", id_]:
-                return 200, json.dumps({**_EXECUTION, "id": int(id_)}).encode()
+                wait = parse_qs(parts.query).get("wait")
+                self.waits.append(wait)
+                if wait and self.refuses_waits:
+                    return 503, b"{}"
+                ended = _COMPLETED if len(self.waits) == self.ends_at else {}
+                return 200, json.dumps({**_EXECUTION, "id": int(id_), **ended}).encode()
+            case ["workers"]:
+                self.statuses = parse_qs(parts.query).get("state")
+                return 200, json.dumps({"items": [], "next_cursor": None}).encode()
             case ["executions", id_, "logs"]:
                 return 200, json.dumps({"items": [], "ended": True, "next_cursor": None}).encode()
             case _:
@@ -85,6 +100,7 @@ def test_the_blocking_client_does_the_same(url: str, api: _Api) -> None:
         assert (handle.id, handle.result_type) == (5, int)
         assert (handle.retry().id, handle.logs().ended) == (6, True)
         assert [each.id for each in client.list_all()] == [5, 4, 3, 2, 1]
+        assert api.limits == ["1000"]
         api.submissions = [{"status": "rejected", "code": "queue_full", "message": "a: full"}]
         with pytest.raises(Rejected, match="queue_full: a: full"):
             client.admitted(_ID)
@@ -102,9 +118,47 @@ def test_one_status_may_be_given_by_itself(url: str, api: _Api) -> None:
             assert api.statuses == ["failed"]
 
 
+def test_one_state_of_workers_may_be_given_by_itself(url: str, api: _Api) -> None:
+    with Client(http_url=url) as client:
+        for state in ("live", ["live"]):
+            client.workers(state=state)
+            assert api.statuses == ["live"]
+
+
 def test_the_timeout_of_a_wait_says_what_has_not_ended(url: str) -> None:
     with Client(http_url=url) as client:
-        with pytest.raises(TimeoutError, match="execution 9 has not ended within 50ms; it goes on"):
-            client.wait(9, timeout="50ms")
-        with pytest.raises(TimeoutError, match="not all executions have ended within"):
-            client.wait_many([8, 9], timeout=0.05)
+        with pytest.raises(TimeoutError) as one:
+            client.handle(9).result(timeout="1s")
+        with pytest.raises(TimeoutError) as several:
+            client.wait_many([1, 8, 9], timeout=1)
+    assert str(one.value) == (
+        "execution 9 (queued) has not ended within 1s; it goes on, so wait again or longer: client.get(9) "
+        "says what it waits for"
+    )
+    assert str(several.value) == (
+        "2 of 3 executions have not ended within 1 s: 8 (queued), 9 (queued); they go on, so wait again or "
+        "longer: client.get(8) says what it waits for"
+    )
+
+
+def test_the_timeout_of_a_wait_says_that_no_status_could_be_read(unused_tcp_port: int) -> None:
+    with (
+        Client(http_url=f"http://127.0.0.1:{unused_tcp_port}") as client,
+        pytest.raises(
+            TimeoutError, match=r"execution 9 \(its status could not be read\) has not ended within"
+        ),
+    ):
+        client.wait(9, timeout="50ms")
+
+
+@pytest.mark.parametrize(
+    ("refuses_waits", "asked"),
+    [(False, [None, ["10s"], ["10s"]]), (True, [None, ["10s"], None, ["10s"], None])],
+)
+def test_without_a_broker_the_api_is_asked_to_answer_at_the_end(
+    url: str, api: _Api, refuses_waits: bool, asked: list[list[str] | None]
+) -> None:
+    api.refuses_waits, api.ends_at = refuses_waits, len(asked)
+    with Client(http_url=url) as client:
+        assert client.wait(9, timeout="30s").status == "completed"
+    assert api.waits == asked

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -51,6 +51,34 @@ async def test_requests_are_sent_in_lists_in_order_and_each_has_its_answer() -> 
     assert len(api.lists) < 8
     refused = {index: each.code for index, each in enumerate(answers) if isinstance(each, Rejected)}
     assert refused == {3: "invalid_message", 4: "queue_full"}
+
+
+async def test_a_mapping_is_a_request_and_a_wrong_one_is_rejected_by_its_place() -> None:
+    api = _FakeApi()
+    given: list[Request | Mapping[str, object]] = [
+        {"action_ref": "a", "parameters": {"n": 1}, "priority": 2},
+        {"action_ref": "a", "prio": 2},
+        {"parameters": {}},
+        Request(action_ref="b"),
+    ]
+    with answering(api.answer) as url:
+        async with AsyncClient(http_url=url) as client:
+            answers = await client.submit_many(given)
+            with pytest.raises(
+                TypeError, match=r"requests\[1\]: expected a Request, or a mapping like .* not str"
+            ):
+                await client.submit_many([Request(action_ref="a"), "a"])  # type: ignore[list-item]
+    assert api.lists == [
+        [
+            {"action_ref": "a", "parameters": {"n": 1}, "priority": 2, "metadata": {}},
+            {"action_ref": "b", "parameters": {}, "metadata": {}},
+        ]
+    ]
+    assert [isinstance(each, AsyncHandle) for each in answers] == [True, False, False, True]
+    assert [str(each) for each in answers[1:3]] == [
+        "unknown_field: requests[1].prio: unknown field; did you mean priority?",
+        "invalid_message: requests[2].action_ref: required, but missing",
+    ]
 
 
 async def test_requests_of_several_traces_are_sent_in_one_list() -> None:

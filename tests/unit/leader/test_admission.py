@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID, uuid5
 
+import pytest
 from msgspec import structs
 
 from turnstile.common.domain.errors import Code
@@ -11,7 +12,13 @@ from turnstile.common.domain.states import Status
 from turnstile.common.worker_protocol import Hello, Sender, Welcome
 from turnstile.executor.leader.admission import EARLY_SECONDS, Admission, Source
 from turnstile.executor.leader.commands import Definitions
-from turnstile.executor.leader.ports import CancelRequest, DefinitionCommand, InboxRow, Request
+from turnstile.executor.leader.ports import (
+    CancelRequest,
+    DefinitionCommand,
+    InboxRow,
+    RefusedRequest,
+    Request,
+)
 from turnstile.executor.leader.records import DefinitionRow, EarlyCancelRow, Known
 from turnstile.executor.leader.registration import register
 from turnstile.executor.leader.sessions import Sessions
@@ -33,7 +40,7 @@ def request(text: str = "1", *, idempotency_key: str | None = None, ref: str = "
     )  # fmt: skip
 
 
-def message(body: Request | CancelRequest, key: str) -> Source:
+def message(body: Request | CancelRequest | RefusedRequest, key: str) -> Source:
     return Source(request=body, delivery_key=uuid5(SPACE, key), reply_to="client", correlation_id=key)
 
 
@@ -149,21 +156,36 @@ def test_an_early_cancel_whose_execution_does_not_come_is_a_dead_letter() -> Non
     assert not world.answers()
     (row,) = world.admission.early_rows
     world.admission.expire_early(1.0 + EARLY_SECONDS)
-    refused, letter = world.answers()
+    (refused,) = world.answers()
     assert refused["code"] is Code.UNKNOWN_EXECUTION
-    assert letter["x-error-code"] is Code.UNKNOWN_EXECUTION
+    # The next leader does not know where to answer.
     later = World(row)
     later.admission.expire_early(1.0 + EARLY_SECONDS)
-    assert [each["request"] for each in (letter, *later.answers())] == [cancel, cancel]
+    (letter,) = later.answers()
+    assert (letter["x-error-code"], letter["request"]) == (Code.UNKNOWN_EXECUTION, cancel)
 
 
-def test_a_refusal_by_a_full_queue_is_an_answer_and_a_dead_letter_only_without_an_address() -> None:
+@pytest.mark.parametrize(
+    ("refused", "code"),
+    [
+        (request(), Code.QUEUE_FULL),
+        (request(ref="missing"), Code.UNKNOWN_ACTION),
+        (
+            structs.replace(request(), refusal=(Code.INVALID_PARAMETERS, "parameters: wrong")),
+            Code.INVALID_PARAMETERS,
+        ),
+        (RefusedRequest(code=Code.TOO_LARGE, message="message: 99 bytes", body=None), Code.TOO_LARGE),
+    ],
+)
+def test_a_refusal_is_an_answer_and_a_dead_letter_only_without_an_address(
+    refused: Request | RefusedRequest, code: Code
+) -> None:
     world = World()
     decide(world.state, [DefineAction(action=Action(ref="a", max_concurrent=0, max_queued=0))], 0.0)
-    world.turn(message(request(), "m1"), Source(request=request("2"), delivery_key=uuid5(SPACE, "m2")))
+    world.turn(message(refused, "m1"), Source(request=refused, delivery_key=uuid5(SPACE, "m2")))
     answer, letter = world.answers()
-    assert answer["code"] is letter["x-error-code"] is Code.QUEUE_FULL
-    assert letter["request"].parameters == b"2"
+    assert answer["code"] is letter["x-error-code"] is code
+    assert answer["correlation_id"] == "m1"
 
 
 def test_a_cancel_of_an_ended_execution_is_refused() -> None:
