@@ -43,7 +43,7 @@ class Commands(LazyCommandGroup):
             "backup:restore_check", "Make a restored database safe before executors and workers start."
         ),
         "submit": _lazy("submit:submit", "Submit one execution, or many from a file."),
-        "get": _lazy("executions:get", "Show an execution: status, attempts, and why it waits."),
+        "get": _lazy("executions:get", "Show an execution: status, attempts, and why it waits or failed."),
         "submission": _lazy(
             "executions:submission",
             "Show whether a request of a database transaction was admitted or rejected.",

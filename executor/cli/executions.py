@@ -64,7 +64,7 @@ _TRACEBACK_CHARS_MAX: Final = 10_000
 
 @with_api
 def get(api: Api, execution_id: ExecutionIdArgument, as_json: JsonOption = False) -> None:
-    """Show an execution: why it waits and its way to a start, or why it failed; status and attempts."""
+    """Show an execution: status, attempts, and why it waits or failed."""
     execution = api.get(f"/executions/{execution_id}")
     show(execution, print_execution, as_json=as_json)
     if not as_json and execution["status"] in TERMINAL and execution["status"] != Status.COMPLETED:
