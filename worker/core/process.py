@@ -12,13 +12,14 @@ from enum import Enum
 from typing import Any, Final
 
 from turnstile.common.worker_protocol import Leaving
-from turnstile.worker.core.attempt import Attempts, WaitingList
+from turnstile.worker.core.attempt import Attempts
 from turnstile.worker.core.config import WorkerConfig
 from turnstile.worker.core.lease import Lease, LeaseKeeper
 from turnstile.worker.core.ports import Ports
 from turnstile.worker.core.receiver import Receiver
 from turnstile.worker.core.reporter import Outbox, publish_reports
 from turnstile.worker.core.session import Session, keep_session
+from turnstile.worker.core.waiting import WaitingList
 from turnstile.worker.fence import Terms
 
 _DRAINS: Final = "its worker drains"

@@ -21,11 +21,12 @@ from turnstile.common.worker_protocol import (
     ToSession,
     Welcome,
 )
-from turnstile.worker.core.attempt import Attempts, Waiting, WaitingList, returned, unstarted_end
+from turnstile.worker.core.attempt import Attempts, returned, unstarted_end
 from turnstile.worker.core.lease import Lease
 from turnstile.worker.core.ports import Clock
 from turnstile.worker.core.reporter import Outbox
 from turnstile.worker.core.session import Session
+from turnstile.worker.core.waiting import Waiting, WaitingList
 from turnstile.worker.fence import Standing
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from tests.unit.worker_core.world import grant, offer
 from turnstile.common.domain.identifiers import Grant
-from turnstile.worker.core import attempt
-from turnstile.worker.core.attempt import Waiting, WaitingList
+from turnstile.worker.core import waiting
+from turnstile.worker.core.waiting import Waiting, WaitingList
 
 
 def put(items: WaitingList, *ids: int, queue: str = "q", priority: int = 3, again: int = 0) -> list[bool]:
@@ -143,7 +143,7 @@ def test_clear_returns_everything() -> None:
 def test_queues_that_were_idle_for_longest_are_forgotten_above_a_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(attempt, "_IDLE_QUEUES_MAX", 2)
+    monkeypatch.setattr(waiting, "_IDLE_QUEUES_MAX", 2)
     items = WaitingList(9)
     for name in ("a", "b", "c"):
         items.recall(name, Grant(1, 5))
