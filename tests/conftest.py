@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from tests.support.processes import failed_tests
@@ -30,6 +31,12 @@ from turnstile.localservers import (
 )
 from turnstile.localservers.binaries import install_missing
 from turnstile.localservers.servers import ScratchFolder
+
+# Facts and not milliseconds: other tests use the processors.
+hypothesis.settings.register_profile(
+    "facts", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("facts")
 
 # Unique, since several sessions may use the servers at once.
 _SESSION = secrets.token_hex(4)

@@ -1,4 +1,4 @@
-"""A real pgbouncer in front of a database; without the program, its tests are skipped."""
+"""A real pgbouncer in front of a database."""
 
 import shutil
 import signal
@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-import pytest
-
+from tests.support.sources import program_of
 from turnstile.localservers.ports import LOOPBACK, free_port
 from turnstile.localservers.processes import (
     ServerProcess,
@@ -28,9 +27,7 @@ _STOP_SECONDS: Final = 5.0
 @contextmanager
 def pgbouncer(database_url: str, mode: str, settings: str = "") -> Iterator[str]:
     """Run a pgbouncer that has room for several executors; yield the URL of the database behind it."""
-    program = shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
-    if program is None:
-        pytest.skip("pgbouncer is not installed")
+    program = program_of("pgbouncer", "pgbouncer")
     parts, port = urlsplit(database_url), free_port()
     folder = Path(tempfile.mkdtemp(prefix="turnstile-pooler-"))
     user = server_user("postgres")

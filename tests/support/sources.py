@@ -6,6 +6,7 @@ test that lacks something is skipped, and fails in CI: a test that is always ski
 
 import asyncio
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import NoReturn
 import pytest
 
 from turnstile.localservers import BrokerServer, DatabaseServer, MissingBinaries, servers_for_tests
+from turnstile.localservers.binaries import install, may_install
 from turnstile.localservers.servers import SERVER_URLS
 
 DATABASE_URL, AMQP_URL, MANAGEMENT_URL = SERVER_URLS
@@ -42,6 +44,21 @@ def skip(reason: object) -> NoReturn:
     if os.environ.get("CI", "").lower() in ("true", "1"):
         pytest.fail(str(reason), pytrace=False)
     pytest.skip(str(reason))
+
+
+def program_of(package: str, *names: str) -> str:
+    """Return the path of the first of these programs, which are alike; Debian's package has the first one.
+
+    Where that is missing and this process may, it is installed.
+    """
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin"])
+    reason = f"no {names[0]} on PATH; install Debian's package {package}"
+    if shutil.which(names[0], path=path) is None and may_install():
+        try:
+            install({names[0]: package})
+        except MissingBinaries as missing:
+            reason = str(missing)
+    return next(filter(None, (shutil.which(name, path=path) for name in names)), None) or skip(reason)
 
 
 def create_tables(url: str) -> None:

@@ -2,16 +2,13 @@
 
 import os
 import re
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 
-from tests.support.sources import skip
-from turnstile.localservers.binaries import install, may_install
-from turnstile.localservers.errors import MissingBinaries
+from tests.support.sources import program_of
 
 _LEAN = "chromium-headless-shell"
 """Chromium without windows: the same engine with two thirds of the processor time."""
@@ -20,23 +17,12 @@ DEADLINE_MILLISECONDS = 20_000
 _REFUSED = re.compile(r"Failed to load resource: .* status of 4")
 
 
-def find_chromium() -> str:
-    """Return the path of a Chromium; without one the test is skipped, and fails where CI=true."""
-    if shutil.which(_LEAN) is None and may_install():
-        try:
-            install({"Chromium": _LEAN})
-        except MissingBinaries as missing:
-            if _found() is None:
-                skip(str(missing))
-    return _found() or skip(f"no Chromium on PATH; install Debian's package {_LEAN}")
-
-
 @asynccontextmanager
 async def chromium() -> AsyncIterator[Browser]:
     """Run a browser."""
     # In a container root has no sandbox, and shared memory is small.
     arguments = ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
-    path = find_chromium()
+    path = program_of(_LEAN, *_PROGRAMS)
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=path, args=arguments)
         try:
@@ -86,7 +72,3 @@ async def watched(context: BrowserContext) -> AsyncIterator[Page]:
         assert complaints == [], complaints
     finally:
         await page.close()
-
-
-def _found() -> str | None:
-    return next(filter(None, map(shutil.which, _PROGRAMS)), None)

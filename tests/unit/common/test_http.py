@@ -3,22 +3,17 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 
 import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from turnstile.common.domain.durations import SECONDS_MAX
 from turnstile.common.http import HttpServer, listen
-from turnstile.common.retry_after import retry_after_seconds
 
 STALL_SECONDS = 0.5
 WITHIN_SECONDS = 30.0
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 LARGE = b"x" * 64_000_000
-NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 class Application:
@@ -120,25 +115,3 @@ async def test_fifty_invalid_requests_are_one_line_in_the_log(
         "http_server_warning",
         "Invalid HTTP request received.",
     )
-
-
-@pytest.mark.parametrize(
-    ("value", "seconds"),
-    [
-        ("0", 0),
-        ("120", 120),
-        ("9" * 400, SECONDS_MAX),
-        (format_datetime(NOW + timedelta(hours=1), usegmt=True), 3600),
-        (format_datetime((NOW + timedelta(hours=1)).replace(tzinfo=None)), 3600),
-        ("Fri, 31 Dec 9999 23:59:59 GMT", SECONDS_MAX),
-        ("Thu, 01 Jan 1970 00:00:00 GMT", 0),
-        *(
-            (invalid, None)
-            for invalid in (None, "", "soon", "-1", "1e3", "१२", "Thu, 99 Jan 1970 00:00:00 GMT")
-        ),
-    ],
-)
-def test_retry_after_is_seconds_or_a_date_up_to_the_longest_duration(
-    value: str | None, seconds: float | None
-) -> None:
-    assert retry_after_seconds(value, NOW) == seconds

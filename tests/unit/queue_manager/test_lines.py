@@ -1,6 +1,6 @@
 """A line does what its naive reference does."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.proof.queue_manager.references import LINE_OPERATIONS, Operation, check_line
@@ -10,7 +10,6 @@ from turnstile.executor.queue_manager.lines import FairClock
 @given(
     st.lists(st.tuples(st.sampled_from(LINE_OPERATIONS), st.integers(0, 4999)), max_size=80), st.booleans()
 )
-@settings(deadline=None)
 def test_a_line_is_a_sorted_list_of_ranks(operations: list[Operation], is_fair: bool) -> None:
     check_line(operations, is_fair=is_fair)
 

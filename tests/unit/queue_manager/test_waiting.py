@@ -2,7 +2,7 @@
 
 from math import inf
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.proof.queue_manager.references import LIST_OPERATIONS, Operation, check_waiting_list
@@ -10,7 +10,6 @@ from turnstile.executor.queue_manager.waiting import Waiting, WaitingList
 
 
 @given(st.lists(st.tuples(st.sampled_from(LIST_OPERATIONS), st.integers(0, 4999)), max_size=80))
-@settings(deadline=None)
 def test_a_waiting_list_is_a_sorted_list(operations: list[Operation]) -> None:
     check_waiting_list(operations)
 
