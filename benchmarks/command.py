@@ -43,7 +43,7 @@ def bench(
     executions: Annotated[
         int, typer.Option(min=10, help="No-op executions of one run; jobs that take time are a share of it.")
     ] = _DEFAULT.executions,
-    rounds: Annotated[int, typer.Option(min=1, help="Runs of each kind, in turn.")] = _DEFAULT.rounds,
+    rounds: Annotated[int, typer.Option(min=1, help="Runs of each kind, there and back.")] = _DEFAULT.rounds,
     clients: Annotated[
         int, typer.Option(min=1, help="HTTP clients beside the hand-over.")
     ] = _DEFAULT.clients,

@@ -72,11 +72,12 @@ class Comparison:
 async def _in_turn(
     system: System, kinds: Mapping[str, Kind], count: int, rounds: int
 ) -> dict[str, list[Run]]:
+    """Run each kind in turn, there and back: the servers slow down by some percent while they are used."""
     runs: dict[str, list[Run]] = {name: [] for name in kinds}
     for kind in kinds.values():
         await system.warm_up(kind.refs, count, keys=min(kind.keys, count))
     for _ in range(rounds):
-        for name, kind in kinds.items():
+        for name, kind in (*kinds.items(), *reversed(kinds.items())):
             runs[name].append(await system.run(load(kind.refs, count, keys=kind.keys)))
     return runs
 
@@ -173,15 +174,15 @@ GATES: Final = Comparison(
 
 
 async def replicas(servers: Servers, sizes: Sizes) -> list[Section]:
-    """Run the same loads with each number of executors on a system of its own; compare with the first."""
+    """Run the same loads with each number of executors on a system of its own, there and back."""
     kinds = {_LIMITED: Kind(refs=LIMITED), _UNLIMITED: Kind(refs=UNLIMITED)}
     count = sizes.share(2)
     found: dict[str, dict[str, list[Run]]] = {name: {} for name in kinds}
-    for number in sizes.executors:
+    for number in (*sizes.executors, *reversed(sizes.executors)):
         column = f"{number} executor{'s' if number > 1 else ''}"
         async with running_system(servers, "replicas", sizes, executors=number) as system:
             for name, runs in (await _in_turn(system, kinds, count, sizes.rounds)).items():
-                found[name][column] = runs
+                found[name].setdefault(column, []).extend(runs)
     return [
         Section(
             title=f"replicas, {name}: {count:,} no-op executions over 10 actions, 2 workers",

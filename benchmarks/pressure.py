@@ -1,7 +1,7 @@
 """Pressure: what neighbours of the database, and a producer that is too fast, cost an execution.
 
-Each is compared with a run on the same system just before it. Needs servers of its own: one neighbour takes
-all of their connections. All loads are no-op executions over ten actions at limit 4.
+Each is compared with runs on the same system just before and after it. Needs servers of its own: one
+neighbour takes all of their connections. All loads are no-op executions over ten actions at limit 4.
 """
 
 import asyncio
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _PARTS: Final = ("all", POSTGRESQL)
 """Whose CPU is compared."""
+_WITHOUT: Final = "without"
 _BEFORE: Final = "before"
 _OVERLOAD: Final = "overload"
 _BACKLOG: Final = "backlog"
@@ -175,19 +176,20 @@ _NEIGHBOURS: Final[Mapping[str, Callable[[System, Sizes], AbstractAsyncContextMa
 
 
 async def neighbours(servers: Servers, sizes: Sizes) -> Section:
-    """Run the load before and beside each neighbour, each on a system of its own."""
-    before: dict[str, list[Run]] = {}
+    """Run the load before, beside and after each neighbour, each on a system of its own."""
+    without: dict[str, list[Run]] = {}
     meanwhile: dict[str, list[Run]] = {}
     did: list[Row] = []
     for name, neighbour in _NEIGHBOURS.items():
         # Autovacuum visits the dead rows once a minute, in vain: a second would meet it or not.
-        count = sizes.held if neighbour is _snapshot else sizes.share(2)
+        count = sizes.held if neighbour is _snapshot else sizes.executions
         async with _warm_system(servers, sizes) as system:
-            before[name] = [await _run_in_parts(system, count)]
+            without[name] = [await _run_in_parts(system, count)]
             async with neighbour(system, sizes) as it:
                 used_before = cpu_seconds(it.pids)
                 run = await _run_in_parts(system, count)
                 used = cpu_seconds(it.pids) - used_before
+            without[name].append(await _run_in_parts(system, count))
         if POSTGRESQL in run.cpu_seconds:
             own = {**run.cpu_seconds, POSTGRESQL: run.cpu_seconds[POSTGRESQL] - used}
             run = replace(run, cpu_seconds=own)
@@ -195,21 +197,22 @@ async def neighbours(servers: Servers, sizes: Sizes) -> Section:
         did.append(Row(name=it.row, cells={name: it.count}))
     return Section(
         title="pressure: neighbours of the database",
-        columns=tuple(before),
+        columns=tuple(without),
         rows=(
-            *_ratios_to_before(before, meanwhile),
+            *_ratios(without, meanwhile),
             *did,
-            *(replace(row, name=f"{row.name}, before") for row in rows_of(before)),
+            *(replace(row, name=f"{row.name}, without") for row in rows_of(without)),
             *(replace(row, name=f"{row.name}, beside") for row in rows_of(meanwhile)),
         ),
         note="the CPU of the readers themselves is not counted as PostgreSQL's",
     )
 
 
-def _ratios_to_before(before: Runs, meanwhile: Runs) -> list[Row]:
+def _ratios(without: Runs, meanwhile: Runs) -> list[Row]:
     """Return a row of ratios with a cell for each neighbour."""
     of_each = [
-        ratio_rows({_BEFORE: before[name], name: meanwhile[name]}, _BEFORE, parts=_PARTS) for name in before
+        ratio_rows({_WITHOUT: without[name], name: meanwhile[name]}, _WITHOUT, parts=_PARTS)
+        for name in without
     ]
     return [
         replace(rows[0], cells={name: value for row in rows for name, value in row.cells.items()})

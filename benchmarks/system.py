@@ -49,7 +49,7 @@ class Sizes:
     executions: int = 10_000
     """No-op executions of one run. Jobs that take time, and single hand-overs, are a share of it."""
     rounds: int = 1
-    """Runs of each kind, in turn; medians are shown."""
+    """Runs of each kind, in turn, there and back; medians are shown."""
     clients: int = 200
     """HTTP clients beside the hand-over."""
     held: int = 30_000
