@@ -77,7 +77,8 @@ async def _in_turn(
     for kind in kinds.values():
         await system.warm_up(kind.refs, count, keys=min(kind.keys, count))
     for _ in range(rounds):
-        for name, kind in (*kinds.items(), *reversed(kinds.items())):
+        for name in (*kinds, *reversed(list(kinds))):
+            kind = kinds[name]
             runs[name].append(await system.run(load(kind.refs, count, keys=kind.keys)))
     return runs
 
