@@ -244,8 +244,8 @@ async def test_a_singleton_by_sql_and_http_is_one_execution_also_under_the_next_
     (first,) = await installation.submit(request(singleton={"key": "s"}))
     request_id = await _submit(installation.session, singleton='"s"')
     assert (await _decided(installation, request_id))[:2] == ("admitted", first["execution_id"])
-    await leader.stop()
-    installation.lead()
+    await leader.kill()
+    installation.lead("b")
     refused = await _submit(installation.session, singleton='{"key": "s", "then": "refuse"}')
     assert (await _decided(installation, refused))[2] == "singleton_exists"
     assert await installation.fetch("SELECT execution_id FROM ledger.singleton") == [(first["execution_id"],)]
