@@ -129,6 +129,43 @@ LEFT JOIN reach r ON r.ref = a.ref
 LEFT JOIN counted c ON c.ref = a.ref
 LEFT JOIN ledger.execution e ON e.id = ANY (ARRAY[c.last_id])
 
+-- errors: the failures among the newest executions of one action, grouped by error, the most frequent first.
+--
+-- Read by id, as `failures` does. Of each message, texts in quotes and words with digits (numbers, ids, paths,
+-- addresses) count as equal.
+--
+-- $1 action; $2 ids below which is read, null for the newest execution; $3 rows of each; $4 groups
+WITH seen AS MATERIALIZED (
+    SELECT DISTINCT e.id, e.status
+    FROM (SELECT DISTINCT coalesce(b, 9223372036854775807) AS before_id FROM unnest($2::bigint[]) b) b
+    CROSS JOIN LATERAL (
+        SELECT n.id, n.status::text AS status FROM ledger.execution n
+        WHERE n.action_ref BETWEEN $1 AND $1 AND n.id < b.before_id
+        ORDER BY n.action_ref DESC, n.id DESC LIMIT $3::integer
+    ) e
+),
+failed AS (
+    SELECT e.id, e.completed_at, s.status, left(e.error_type, 200) AS type, regexp_replace(
+               regexp_replace(
+                   left(e.error_message, 300),
+                   '"[^"]*"|`[^`]*`|(?<![[:alnum:]])''[^'']*''(?![[:alnum:]])', '…', 'g'
+               ),
+               '([[:alnum:]_]+[-.:/@])*[[:alpha:]_]*[[:digit:]]([-.:,/@]?[[:alnum:]_])*', '…', 'g'
+           ) AS message
+    FROM seen s JOIN ledger.execution e ON e.id = s.id
+    WHERE s.status IN ('failed', 'timeout', 'abandoned')
+),
+grouped AS (
+    SELECT f.status, f.type, f.message, count(*) AS count, sum(count(*)) OVER () AS failed,
+           max(f.completed_at) AS last_at,
+           (array_agg(f.id ORDER BY f.completed_at DESC))[1] AS last_id
+    FROM failed f GROUP BY f.status, f.type, f.message
+    ORDER BY count(*) DESC, max(f.completed_at) DESC LIMIT $4
+)
+SELECT (SELECT count(*) FROM seen) AS examined, coalesce(g.failed, 0)::integer AS failed, g.status, g.type,
+       g.message, g.count, g.last_at, g.last_id
+FROM (SELECT) one LEFT JOIN grouped g ON true ORDER BY g.count DESC, g.last_at DESC
+
 -- attention: what an operator must not miss: stored dead letters, and workers that were lost lately. One row.
 --
 -- Counted up to $1 dead letters, and among the $2 workers that are gone and started last.

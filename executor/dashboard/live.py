@@ -23,9 +23,11 @@ from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor.asking.asker import Asker
 from turnstile.executor.dashboard import events
 from turnstile.executor.dashboard.events import WatchedExecution
+from turnstile.executor.dashboard.failures import ActionFailures
 from turnstile.executor.dashboard.reading import (
     LeaderReader,
     read_attention,
+    read_errors,
     read_failures,
     read_queues,
     read_watched,
@@ -124,6 +126,11 @@ class Live:
             reasons = "; ".join(f"{part}: {why}" for part, why in self.degraded().items()) or "see /readyz"
             raise Unavailable(f"the queues cannot be read at the moment; {reasons}") from None
         return self._state
+
+    async def errors(self, ref: str) -> ActionFailures:
+        """Return the latest failures of an action, grouped by error. Raises Unavailable."""
+        state = await self.state()
+        return await read_errors(self._database, ref, state.failures.starts_of(ref))
 
     @contextmanager
     def stream(self, execution_ids: Collection[int], *, last_event_id: str | None) -> Iterator[Stream]:

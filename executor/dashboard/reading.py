@@ -17,7 +17,16 @@ from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
 from turnstile.executor.asking.asker import Asker
 from turnstile.executor.dashboard.events import WatchedExecution
-from turnstile.executor.dashboard.failures import WINDOW, Failures, LastFailure, Start
+from turnstile.executor.dashboard.failures import (
+    EXAMINED_MAX,
+    GROUPS_MAX,
+    WINDOW,
+    ActionFailures,
+    FailureGroup,
+    Failures,
+    LastFailure,
+    Start,
+)
 from turnstile.executor.dashboard.state import (
     DEAD_LETTERS_MAX,
     LOST_SECONDS,
@@ -137,7 +146,8 @@ def _queue(row: QueueRow, action: ActionRow) -> Queue:
         name=QueueName(row.action_ref, row.key or None), pool=action.pool, max_concurrent=row.max_concurrent,
         paused=action.paused, depth=row.length, active_count=row.active, held_waiting=row.held_waiting,
         oldest_enqueued_at=None if oldest is None else datetime.fromtimestamp(oldest, UTC),
-        head_id=row.head_id, enqueued=row.enqueued, completed=row.completed,
+        head_id=row.head_id, startable=row.startable, limited=row.limited,
+        enqueued=row.enqueued, completed=row.completed,
     )  # fmt: skip
 
 
@@ -195,6 +205,19 @@ async def read_failures(database: Database, starts: Sequence[Start], rows: int) 
             _STATEMENTS["failures"], refs, before_ids, rows, WINDOW.total_seconds()
         )
     return [(row["action_ref"], _failures(row)) for row in found]
+
+
+async def read_errors(database: Database, ref: str, starts: Sequence[Start]) -> ActionFailures:
+    """Return the failures among the newest executions of an action, grouped by error."""
+    before_ids = [start.before_id for start in starts]
+    async with _snapshot(database, "reading the errors") as connection:
+        rows = await connection.fetch(_STATEMENTS["errors"], ref, before_ids, EXAMINED_MAX, GROUPS_MAX)
+    items = [
+        FailureGroup(**{name: row[name] for name in FailureGroup.model_fields})
+        for row in rows
+        if row["count"]
+    ]
+    return ActionFailures(action_ref=ref, examined=rows[0]["examined"], failed=rows[0]["failed"], items=items)
 
 
 def _failures(row: asyncpg.Record) -> Failures:

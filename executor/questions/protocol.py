@@ -14,7 +14,7 @@ import msgspec
 
 from turnstile.common.domain.states import Status
 from turnstile.executor.questions.estimate import Interval
-from turnstile.executor.questions.explain import Counted, Explanation
+from turnstile.executor.questions.explain import Bound, Bounds, Counted, Explanation, Step
 
 EXPLAINED_MAX: Final = 100
 """Most executions in one `Explain`."""
@@ -96,7 +96,9 @@ class KeyStats(NamedTuple):
 
 
 class QueueStats(NamedTuple):
-    """The queues of an action. `queue_length` has what waits at later gates, and is the sum of `waiting`.
+    """The queues of an action. `queue_length` has what waits at later gates.
+
+    It is the sum of `waiting`, and of `why`.
 
     `active_count` has at most the limit of each queue: what waits in a run is in neither (`runs`).
     """
@@ -112,6 +114,11 @@ class QueueStats(NamedTuple):
     total_completed: int
     paused: bool
     waiting: dict[Counted, int]
+    """How many wait for what first."""
+    why: list[tuple[Bound, int]]
+    """How many wait for what in the end, the most first."""
+    gates: tuple[Step, ...]
+    """What is held of its gates, but for its queues."""
     by_key: tuple[KeyStats, ...]
     """The longest queues of keys."""
 
@@ -292,6 +299,10 @@ class QueueRow:
     head_id: int | None = None
     """The smallest id that waits."""
     max_concurrent: int | None = None
+    startable: int = 0
+    """How many of those that hold no units its limit lets start."""
+    limited: int = 0
+    """How many of them wait for nothing but a slot."""
     enqueued: int = 0
     """Since changes are noted: with a new cursor it begins anew."""
     completed: int = 0
@@ -388,6 +399,13 @@ class Stats(Question[StatsPage]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BoundsOf(Question[tuple[Bounds, ...]]):
+    """What keeps the executions of these actions waiting; an unknown one is left out."""
+
+    action_refs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueueOf(Question[QueuePage | None]):
     """What waits in the queues of an action, or in that of one key, and who holds their slots."""
 
@@ -418,10 +436,11 @@ class PoolQueue(Question[GatePage | None]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers(Question[WorkersPage]):
-    """All workers, a page at a time."""
+    """All workers, or those that serve an action, a page at a time."""
 
     after_id: str = ""
     limit: int = 100
+    action_ref: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -453,6 +472,7 @@ _ANSWERS: Final[Mapping[type[Any], Any]] = {
     Explain: tuple[Explained, ...],
     Live: tuple[LiveExecution | None, ...],
     Stats: StatsPage,
+    BoundsOf: tuple[Bounds, ...],
     QueueOf: QueuePage | None,
     ResourceQueue: GatePage | None,
     PoolQueue: GatePage | None,
@@ -532,7 +552,9 @@ def check(question: Question[Any]) -> None:
             raise InvalidQuestion(f"{len(executions)} executions; expected at most {EXPLAINED_MAX}")
         case Live(executions=executions) if len(executions) > LIVE_MAX:
             raise InvalidQuestion(f"{len(executions)} executions; expected at most {LIVE_MAX}")
-        case Stats(action_refs=refs) if refs is not None and len(refs) > PAGE_MAX:
+        case Stats(action_refs=refs) | BoundsOf(action_refs=refs) if (
+            refs is not None and len(refs) > PAGE_MAX
+        ):
             raise InvalidQuestion(f"{len(refs)} actions; expected at most {PAGE_MAX}")
         case ResourceQueue(offset=offset) | PoolQueue(offset=offset) if offset < 0:
             raise InvalidQuestion(f"offset {offset}; expected 0 or more")

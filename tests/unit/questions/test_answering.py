@@ -9,12 +9,13 @@ from turnstile.common.domain.states import Status
 from turnstile.executor.questions.answering import answer, live_execution
 from turnstile.executor.questions.changes import ChangeLog
 from turnstile.executor.questions.estimate import Durations
-from turnstile.executor.questions.explain import members_at, order_at
+from turnstile.executor.questions.explain import Bound, counts_by_bound, members_at, order_at
 from turnstile.executor.questions.gates import Steps, places_at
 from turnstile.executor.questions.protocol import (
     EXPLAINED_MAX,
     PAGE_MAX,
     Answered,
+    BoundsOf,
     Changes,
     ChangesPage,
     Execution,
@@ -307,6 +308,17 @@ def test_gates_are_counted_for_gauges() -> None:
     ]
 
 
+def test_the_bounds_of_actions_name_what_keeps_their_queues_waiting() -> None:
+    has = installation(slots=1, concurrency=2)
+    has.turn(DefineResource(resource=Resource(name="r", capacity=0)))
+    has.turn(DefineAction(action=Action(ref="b", uses=(Use(resource="r"),), max_concurrent=9)))
+    has.admit("b", key="k", count=3)
+    (found,) = has.ask(BoundsOf(action_refs=("b", "unknown")))
+    assert (found.next, found.is_closed) == (Bound("resource", "r", "capacity_zero"), True)
+    assert counts_by_bound(found, 3, 0, 0) == {Bound("resource", "r", "capacity_zero"): 3}
+    assert counts_by_bound(found, 0, 0, 0, "other") == {}
+
+
 def test_workers_come_in_pages_and_one_with_what_it_holds() -> None:
     has = installation()
     for name in ("x", "v"):
@@ -318,6 +330,8 @@ def test_workers_come_in_pages_and_one_with_what_it_holds() -> None:
     second = has.ask(Workers(after_id="w"))
     assert [each.worker_id for each in second.items] == ["x"]
     assert second.next_id is None
+    assert [each.worker_id for each in has.ask(Workers(action_ref="a")).items] == ["w"]
+    assert has.ask(Workers(action_ref="unknown")).items == ()
     one = has.ask(WorkerOf(worker_id="w"))
     assert one is not None
     assert [each.id for each in one.held] == [running]
