@@ -40,6 +40,7 @@ from turnstile.executor.cli.documents import (
     ResourceDeletionPlan,
     TopScreen,
 )
+from turnstile.executor.dashboard.failures import ActionFailures
 from turnstile.executor.doctor.findings import Finding
 from turnstile.executor.history.bulk_selection import LeftOut
 from turnstile.executor.queries.audit import AuditReport
@@ -153,6 +154,7 @@ JSON_OUTPUT: Final = {
     "executor top": JsonOutput(type=TopScreen[QueueWithHistory, WorkerDetail]),
     "executor actions list": JsonOutput(type=Items[StoredAction]),
     "executor actions show": JsonOutput(type=ActionDetail),
+    "executor actions failures": JsonOutput(type=ActionFailures),
     "executor actions apply": JsonOutput(type=AppliedFile),
     "executor actions pause": JsonOutput(type=ActionDetail, for_each="action"),
     "executor actions resume": JsonOutput(type=ActionDetail, for_each="action"),

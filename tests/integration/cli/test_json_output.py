@@ -116,6 +116,7 @@ def _run_definitions(recorder: Recorder, ref: str) -> None:
     recorder.run(f"executor actions resume {ref}")
     recorder.run(f"executor actions show {ref}")
     recorder.run("executor actions show cli.add")
+    recorder.run(f"executor actions failures {ref}")
     recorder.run(f"executor actions changes {ref}")
     recorder.run("worker actions --actions tests.integration.cli.served_actions")
 
