@@ -116,7 +116,7 @@ async def test_a_change_of_a_definition_is_previewed_and_made(page: Page, env: E
     await dialog.get_by_role("button", name="Save changes").click()
     await expect(dialog.get_by_role("alert")).to_contain_text("expected 10 per 1s")
     await rate.fill("10 per 1s")
-    await dialog.get_by_label("Wait before a retry").fill("5s")
+    await dialog.get_by_label("Wait before a retry", exact=True).fill("5s")
     await dialog.get_by_role("button", name="Save changes").click()
     await expect(dialog).to_have_count(0)
     action = (await env.http.get("/actions/edited")).json()
@@ -178,7 +178,7 @@ async def test_slots_that_are_held_while_waiting_are_in_use_on_every_screen(
     await page.goto("/#/queues?search=held.gates")
     await expect(page.get_by_role("row").filter(has_text="held.gates")).to_contain_text("3 of 3")
     await page.goto("/#/queues/held.gates")
-    await expect(page.locator(".panel")).to_contain_text("3 of 3 slots in use")
+    await expect(page.locator(".panel").first).to_contain_text("3 of 3 slots in use")
     await expect(page.get_by_role("table", name="Slot holders").locator("tbody tr")).to_have_count(3)
     await env.stop_running()
 
@@ -230,7 +230,7 @@ async def test_values_are_shown_as_text(page: Page, env: Environment) -> None:
     for path in (
         f"/#/executions/{execution_id}",
         "/#/executions?action_ref=hostile",
-        "/#/queues?search=hostile",
+        "/#/queues?search=onerror",
     ):
         await page.goto(path)
         await expect(page.locator("main")).to_contain_text(HOSTILE)
