@@ -15,6 +15,7 @@ from rich.text import Text
 
 from turnstile.common.domain.durations import format_duration
 from turnstile.executor.cli.client import Json
+from turnstile.executor.cli.history import bars, ended_of, failed_of, short_duration
 from turnstile.executor.cli.output import counted, plain
 from turnstile.executor.cli.queues import slots_in_use, slots_text
 from turnstile.executor.dashboard.state import QueueName
@@ -39,9 +40,10 @@ _BAR_WIDTH: Final = 10
 _WORKERS_SHARE: Final = 3
 """Workers get at most this fraction of the screen: 1/3."""
 _HEIGHT_WITH_WORKERS: Final = 14
-_FRAME_LINES: Final = 7
+_FRAME_LINES: Final = 8
 """Lines around the rows of queues."""
 _FAILURES_MAX: Final = 10
+_MINUTES_OF_BAR: Final = 3
 _DEGRADED_MAX: Final = 2
 _KEYS: Final = "↑ ↓ j k select   p pause   r resume   + - limit   s sort   q quit"
 _STATE_STYLES: Final = {"live": "green", "draining": "yellow", "overdue": "red"}
@@ -87,6 +89,8 @@ class View:
     workers: Sequence[Json] = ()
     degraded: Mapping[str, str] = field(default_factory=dict)
     """What does not work though the servers are reachable, and why."""
+    history: Json | None = None
+    """What executions did in the last hour."""
     read_at: str | None = None
     sort: Sort = Sort.WAITING
     selected: QueueName | None = None
@@ -194,6 +198,7 @@ def draw(view: View, *, height: int | None) -> RenderableType:
     table = _queues(view, shown, interactive=height is not None)
     parts: list[RenderableType] = [
         _head(view),
+        _last_hour(view.history),
         *degraded,
         Text(),
         table,
@@ -222,6 +227,19 @@ def _head(view: View) -> Text:
         f"{at}  {counted(view.queues_total, 'queue')} by {view.sort}: {waiting} waiting, {held} slots in "
         f"use;  {counted(len(view.workers), 'worker')}: {running} of {capacity} running",
         style="bold",
+        no_wrap=True,
+    )
+
+
+def _last_hour(history: Json | None) -> Text:
+    if history is None:
+        return Text()
+    ended, totals = [ended_of(point) for point in history["points"]], history["totals"]
+    shown = bars([sum(ended[at : at + _MINUTES_OF_BAR]) for at in range(0, len(ended), _MINUTES_OF_BAR)])
+    waiting = [short_duration(totals[f"waiting_{name}_seconds"]) for name in ("p50", "p95")]
+    return Text(
+        f"last hour |{shown}| {sum(ended)} ended, {failed_of(totals)} failed;  waiting p50 {waiting[0]}, "
+        f"p95 {waiting[1]}",
         no_wrap=True,
     )
 
