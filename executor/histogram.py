@@ -11,7 +11,7 @@ _BUCKET: Final = 10**12
 """Counts of one bucket stay below it."""
 _BOUNDS: Final = tuple(0.001 * 2 ** (step / 4) for step in range(127))
 """The upper bound of each bucket but the last, in seconds."""
-_ONES: Final = tuple(_BUCKET**bucket for bucket in range(len(_BOUNDS) + 1))
+_ONES: Final[tuple[int, ...]] = tuple(_BUCKET**bucket for bucket in range(len(_BOUNDS) + 1))
 
 
 def histogram_of(seconds: float) -> int:

@@ -40,7 +40,7 @@ _BAR_WIDTH: Final = 10
 _WORKERS_SHARE: Final = 3
 """Workers get at most this fraction of the screen: 1/3."""
 _HEIGHT_WITH_WORKERS: Final = 14
-_FRAME_LINES: Final = 8
+_FRAME_LINES: Final = 7
 """Lines around the rows of queues."""
 _FAILURES_MAX: Final = 10
 _MINUTES_OF_BAR: Final = 3
@@ -185,10 +185,12 @@ def draw(view: View, *, height: int | None) -> RenderableType:
         Text(f"Does not work: {plain(part)}: {plain(reason)}", style="bold red", no_wrap=height is not None)
         for part, reason in list(view.degraded.items())[:_DEGRADED_MAX]
     ]
-    lines_left -= _FRAME_LINES + len(degraded)
+    is_high = height is None or height >= _HEIGHT_WITH_WORKERS
+    head = [_head(view)] if view.history is None or not is_high else [_head(view), _last_hour(view.history)]
+    lines_left -= _FRAME_LINES - 1 + len(head) + len(degraded)
     workers = view.workers
     below: list[RenderableType] = []
-    if height is None or height >= _HEIGHT_WITH_WORKERS:
+    if is_high:
         workers = workers if height is None else workers[: height // _WORKERS_SHARE]
         below = [Text(), _workers(workers), *_more(len(view.workers) - len(workers))]
         lines_left -= 0 if height is None else max(len(workers), 1) + 3
@@ -197,8 +199,7 @@ def draw(view: View, *, height: int | None) -> RenderableType:
     shown = view.queues[start : start + queues_max]
     table = _queues(view, shown, interactive=height is not None)
     parts: list[RenderableType] = [
-        _head(view),
-        _last_hour(view.history),
+        *head,
         *degraded,
         Text(),
         table,
@@ -231,9 +232,7 @@ def _head(view: View) -> Text:
     )
 
 
-def _last_hour(history: Json | None) -> Text:
-    if history is None:
-        return Text()
+def _last_hour(history: Json) -> Text:
     ended, totals = [ended_of(point) for point in history["points"]], history["totals"]
     shown = bars([sum(ended[at : at + _MINUTES_OF_BAR]) for at in range(0, len(ended), _MINUTES_OF_BAR)])
     waiting = [short_duration(totals[f"waiting_{name}_seconds"]) for name in ("p50", "p95")]
