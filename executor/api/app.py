@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from turnstile.common.version import installed_version
 from turnstile.executor.api import (
     actions,
+    attention,
     audit_log,
     bulk,
     dead_letters,
@@ -46,6 +47,7 @@ _ROUTES: Final[Sequence[APIRouter]] = (
     dead_letters.routes,
     webhooks.routes,
     queues.routes,
+    attention.routes,
     history.routes,
     events.routes,
     page_routes(),

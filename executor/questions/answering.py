@@ -49,6 +49,7 @@ from turnstile.executor.questions.protocol import (
     WorkersPage,
     WorkerState,
 )
+from turnstile.executor.questions.stops import stops
 from turnstile.executor.queue_manager.state import (
     ActionState,
     Execution,
@@ -88,7 +89,7 @@ class Known(Protocol):
         """Return the present instant of the leader's clock."""
 
 
-def answer(question: Question[Any], known: Known) -> Steps[object]:
+def answer(question: Question[Any], known: Known) -> Steps[object]:  # noqa: PLR0912
     """Answer a question in steps."""
     state = known.state
     match question:
@@ -106,6 +107,8 @@ def answer(question: Question[Any], known: Known) -> Steps[object]:
             return pool_queue(question, state)
         case protocol.Gates():
             return gates(question, state)
+        case protocol.Stops():
+            return stops(question, state)
         case protocol.Workers():
             return _workers(question, known)
         case protocol.WorkerOf():
