@@ -35,9 +35,9 @@ routes = ApiRoutes(tag="operation")
 
 @routes.get(
     "/attention",
-    summary="List what needs attention, the worst first: a card for each fault, with the command that mends it",
-    description="Empty when all is well. docs/runbook.md has a section for each kind. A token that is limited "
-    "to some actions gets the cards of these.",
+    summary="List what needs attention, the worst first, each with the command that mends it",
+    description="Empty when all is well. docs/runbook.md has a section for each kind. "
+    "A token that is limited to some actions gets the cards of these.",
 )
 async def get_attention(
     parts: Parts, query: Annotated[AttentionParameters, Query()], scope: CallerScope

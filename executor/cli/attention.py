@@ -1,4 +1,4 @@
-"""`executor attention`: what needs attention, each with the command that mends it; for people and monitors."""
+"""`executor attention`: what needs attention, each with the command that mends it."""
 
 from typing import Annotated, Final
 

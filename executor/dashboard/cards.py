@@ -1,8 +1,8 @@
 """Decides what needs an operator's attention: a card for each fault, with the command that mends it. Pure.
 
-In: what the leader says stops its actions, the state of the dashboard, and what does not work. Out: cards, the
-worst first. `/attention`, `executor attention` and the dashboard's home show the same ones, and docs/runbook.md
-has a section for each kind.
+In: what the leader says stops its actions, the state of the dashboard, and what does not work. Out: cards,
+the worst first. `/attention`, `executor attention` and the dashboard's home show the same ones, and
+docs/runbook.md has a section for each kind.
 """
 
 from collections import defaultdict
@@ -119,12 +119,12 @@ def _stopped(facts: Facts) -> Iterator[Card]:
         groups[kind, subject].append(stop)
         if stop.starved is not None and _is_long(facts, stop.starved.oldest_enqueued_at, "full"):
             yield _starved(stop)
-    for (kind, (subject_kind, subject)), stops in groups.items():
-        yield _stop_card(kind, subject_kind, subject, stops)
+    for (kind, (subject_kind, name)), stops in groups.items():
+        yield _stop_card(kind, subject_kind, name, stops)
 
 
 def _is_long(facts: Facts, at: float, kind: Kind) -> bool:
-    """A worker that is being replaced, and a bound that work just passes, are no faults."""
+    """Return whether it lasts: a worker that is being replaced, or a bound that work just passes, is no fault."""
     least = min(facts.waited, timedelta(seconds=10)) if kind == "no_worker" else facts.waited
     return facts.now - _instant(at) >= least
 
