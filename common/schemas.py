@@ -3,6 +3,8 @@
 The client ignores fields that it does not know: a newer executor may add some.
 """
 
+from typing import Literal, TypeAlias
+
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 
@@ -107,4 +109,54 @@ class QueueStats(Schema):
     )
     by_key: tuple[KeyStats, ...] = Field(
         description="The longest queues of an action with a concurrency key."
+    )
+
+
+HistoryWindow: TypeAlias = Literal["1h", "24h", "7d"]
+"""In points of a minute, of ten minutes and of an hour."""
+
+
+class HistoryCounts(Schema):
+    """What executions did during a time. A percentile is within 10 % of the exact one; null: none."""
+
+    admitted: int
+    started: int = Field(description="Attempts that began to run: a retry is one more.")
+    completed: int
+    failed: int
+    timeout: int
+    cancelled: int
+    expired: int
+    abandoned: int
+    waiting_p50_seconds: float | None = Field(
+        description="From entering its queue to its first start, of what started: the median."
+    )
+    waiting_p95_seconds: float | None
+    running_p50_seconds: float | None = Field(description="Of the last attempt of what ended: the median.")
+    running_p95_seconds: float | None
+    slots_used: float = Field(description="Mean of the slots in use, over all keys.")
+
+
+class HistoryPoint(HistoryCounts):
+    """One point: what happened from `at` on, for `resolution_seconds`."""
+
+    at: AwareDatetime
+
+
+class ActionHistory(HistoryCounts):
+    """What one action did in the whole window."""
+
+    action_ref: str
+
+
+class History(Schema):
+    """What executions did in a window. It ends with the last whole minute."""
+
+    window: HistoryWindow
+    resolution_seconds: int = Field(description="Duration of a point.")
+    from_: AwareDatetime = Field(alias="from")
+    until: AwareDatetime
+    points: list[HistoryPoint] = Field(description="All of the window, oldest first.")
+    totals: HistoryCounts
+    actions: list[ActionHistory] | None = Field(
+        description="The 100 actions with most starts, the busiest first; null: one action was requested."
     )

@@ -166,13 +166,34 @@ SELECT (SELECT count(*) FROM seen) AS examined, coalesce(g.failed, 0)::integer A
        g.message, g.count, g.last_at, g.last_id
 FROM (SELECT) one LEFT JOIN grouped g ON true ORDER BY g.count DESC, g.last_at DESC
 
--- attention: what an operator must not miss: stored dead letters, and workers that were lost lately. One row.
+-- attention: what an operator must not miss: stored dead letters, workers that were lost lately, and webhooks
+-- that failed lately or are tried again. One row.
 --
--- Counted up to $1 dead letters, and among the $2 workers that are gone and started last.
+-- Counted up to $1 dead letters, among the $2 workers that are gone and started last, and among the $4 newest
+-- webhooks of each state.
 --
--- $3 seconds since when a loss counts
+-- $3 seconds since when a loss or a failed webhook counts
+WITH undelivered AS MATERIALIZED (
+    SELECT w.*
+    FROM unnest('{failed,pending}'::text[]) s(state)
+    CROSS JOIN LATERAL (
+        SELECT n.execution_id, n.state, n.attempts, n.origin, n.created_at, n.ended_at,
+               coalesce(n.last_error, 'status ' || n.last_status) AS error
+        FROM ledger.webhook n
+        WHERE n.state = s.state ORDER BY n.execution_id DESC LIMIT $4::integer
+    ) w
+    WHERE w.error IS NOT NULL AND coalesce(w.ended_at, now()) > now() - make_interval(secs => $3::float8)
+),
+latest AS (
+    SELECT u.origin, u.error FROM undelivered u ORDER BY u.execution_id DESC LIMIT 1
+)
 SELECT (SELECT count(*)
         FROM (SELECT FROM ledger.dead_letter d ORDER BY d.died_at, d.id LIMIT $1::integer) l) AS dead_letters,
+       (SELECT d.died_at FROM ledger.dead_letter d ORDER BY d.died_at, d.id LIMIT 1) AS oldest_dead_letter_at,
+       (SELECT count(*) FROM undelivered) AS webhooks,
+       (SELECT min(u.created_at) FROM undelivered u) AS webhook_since,
+       (SELECT l.origin FROM latest l) AS webhook_origin,
+       (SELECT left(l.error, 300) FROM latest l) AS webhook_error,
        (
            SELECT count(*) FROM (
                SELECT w.gone_at, w.gone_why FROM ledger.worker w

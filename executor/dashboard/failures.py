@@ -130,6 +130,10 @@ class FailureReadings:
         """Return what was read of an action; None: nothing yet."""
         return self._of_action.get(action_ref)
 
+    def failing(self) -> dict[str, Failures]:
+        """Return the actions that have a failure."""
+        return {ref: failures for ref, failures in self._of_action.items() if failures.failed}
+
     def note(self, queue: "Queue", *, has_ended: bool) -> None:
         """Note a queue that changed; `has_ended`: executions of it may have ended since it was last noted."""
         ref = queue.name.action_ref

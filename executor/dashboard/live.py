@@ -22,6 +22,7 @@ from turnstile.common.domain.errors import Unavailable
 from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor.asking.asker import Asker
 from turnstile.executor.dashboard import events
+from turnstile.executor.dashboard.cards import Card, Facts, cards
 from turnstile.executor.dashboard.events import WatchedExecution
 from turnstile.executor.dashboard.failures import ActionFailures
 from turnstile.executor.dashboard.reading import (
@@ -34,6 +35,7 @@ from turnstile.executor.dashboard.reading import (
 )
 from turnstile.executor.dashboard.state import DashboardState, Snapshot
 from turnstile.executor.health import Health
+from turnstile.executor.questions.protocol import StopsOfActions
 
 logger = logging.getLogger(__name__)
 _READING_FAILED: Final = Episodes(logger, "dashboard_reading_failed", level=logging.ERROR)
@@ -115,6 +117,23 @@ class Live:
     def _without_leader(self) -> dict[str, str]:
         why = self._leader.trouble
         return {} if why is None else {"leader": f"{why}; these are the numbers of the database"}
+
+    async def cards(self, waited: timedelta) -> list[Card]:
+        """Return what needs attention; raises Unavailable if the state cannot be read."""
+        state = await self.state()
+        assert state.read_at is not None, "it was read"
+        stops = await self._leader.stops()
+        return cards(
+            Facts(
+                now=state.read_at,
+                waited=waited,
+                troubles=self.degraded(),
+                stops=stops or StopsOfActions(actions=(), idle=()),
+                workers=state.workers.known,
+                failures=state.failures.failing(),
+                attention=state.attention,
+            )
+        )
 
     async def state(self) -> DashboardState:
         """Return the state, at most one interval old; raises Unavailable if it cannot be read."""

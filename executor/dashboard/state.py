@@ -15,6 +15,7 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from turnstile.executor.dashboard.failures import FailureReadings, Failures, Start
+from turnstile.executor.questions.protocol import WorkerState
 
 QUEUES_MAX: Final = 20_000
 """Maximum number of queues; above it, only the busiest are kept."""
@@ -24,6 +25,7 @@ BUCKETS: Final = 60
 RATE_SECONDS: Final = 60
 DEAD_LETTERS_MAX: Final = 1001
 """Dead letters are counted up to this number."""
+WEBHOOKS_MAX: Final = 1000
 LOST_SECONDS: Final = 24 * 3600
 _AGE_SECONDS: Final = 10.0
 """How often is looked for failures that leave their window."""
@@ -182,6 +184,8 @@ class Workers:
     capacity: int = 0
     """Concurrent attempts of the live ones."""
     pools: frozenset[str] = frozenset()
+    known: tuple[WorkerState, ...] = ()
+    """Each of them; none while there is no leader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +196,14 @@ class Attention:
     """At most `DEAD_LETTERS_MAX`: then there may be more."""
     lost_workers: int = 0
     """Workers lost within `LOST_SECONDS`."""
+    oldest_dead_letter_at: datetime | None = None
+    webhooks: int = 0
+    """Deliveries that failed lately, or are tried again; at most `WEBHOOKS_MAX` of each."""
+    webhook_since: datetime | None = None
+    """The end of the oldest of the executions."""
+    webhook_origin: str | None = None
+    """The receiver of the latest, and why it has none."""
+    webhook_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,6 +53,7 @@ from turnstile.executor.questions.protocol import (
     WorkersPage,
     WorkerState,
 )
+from turnstile.executor.questions.stops import stops
 from turnstile.executor.queue_manager.state import (
     ActionState,
     Execution,
@@ -112,6 +113,8 @@ def answer(question: Question[Any], known: Known) -> Steps[object]:  # noqa: PLR
             return pool_queue(question, state)
         case protocol.Gates():
             return gates(question, state)
+        case protocol.Stops():
+            return stops(question, state)
         case protocol.Workers():
             return _workers(question, known)
         case protocol.WorkerOf():

@@ -14,7 +14,7 @@ import msgspec
 
 from turnstile.common.domain.states import Status
 from turnstile.executor.questions.estimate import Interval
-from turnstile.executor.questions.explain import Bound, Bounds, Counted, Explanation, Step
+from turnstile.executor.questions.explain import Bound, Bounds, Closed, Counted, Explanation, Step
 
 EXPLAINED_MAX: Final = 100
 """Most executions in one `Explain`."""
@@ -286,6 +286,63 @@ class GateGauges:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StarvedKey:
+    """The key that waits longest without a slot while other keys hold the total of its action."""
+
+    key: str
+    waiting: int
+    oldest_enqueued_at: float
+    holder: str
+    """The key that holds most slots."""
+    holder_slots: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionStop:
+    """What keeps the next execution of an action from its start; a limit only where it is 0."""
+
+    action_ref: str
+    pool: str
+    reason: Counted
+    closed: Closed | None
+    resource: str
+    """The resource, or the owner of the rate; "": the action or its pool."""
+    units: int
+    """What one execution needs of it."""
+    capacity: int
+    """Slots, units, worker slots, or starts per `per_seconds`."""
+    held: int
+    per_seconds: float
+    waiting: int
+    """What the limits of the queues let start; if nothing can start, all that waits in them."""
+    oldest_enqueued_at: float
+    starved: StarvedKey | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleUnits:
+    """A resource whose units are held by executions that wait at a later gate."""
+
+    resource: str
+    rank: int
+    capacity: int
+    held_waiting: int
+    reason: Counted
+    """What the first of them waits for."""
+    later: str
+    """The resource for which it waits; "": none."""
+    since: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopsOfActions:
+    """At most `PAGE_MAX` of each; of the actions those whose work has waited longest."""
+
+    actions: tuple[ActionStop, ...]
+    idle: tuple[IdleUnits, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueueRow:
     """One queue as the dashboard lists it. All zero: nothing waits there or is held any more."""
 
@@ -456,6 +513,11 @@ class Gates(Question[GateGauges]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stops(Question[StopsOfActions]):
+    """What keeps the actions with waiting work from their next start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Changes(Question[ChangesPage]):
     """The queues that changed since the last answer; "" to begin."""
 
@@ -479,6 +541,7 @@ _ANSWERS: Final[Mapping[type[Any], Any]] = {
     Workers: WorkersPage,
     WorkerOf: WorkerDetail | None,
     Gates: GateGauges,
+    Stops: StopsOfActions,
     Changes: ChangesPage,
     Leading: LeaderState,
 }

@@ -1,5 +1,5 @@
 // What the screen of an action shows beyond its queues: failures by error, its gates with their use, its
-// definition, and the workers that serve it.
+// history and definition, and the workers that serve it.
 
 import { el, render } from "./dom.js";
 import { count, counted, duration } from "./format.js";
@@ -9,6 +9,7 @@ import { actionPath } from "./changes.js";
 import { loader } from "./list.js";
 import { badge, errorLine, errorText, executionLink, failedLink, gateLink, instant, none, occupancy, poolLink,
   section, termsOf, workerLink } from "./parts.js";
+import { pastCharts } from "./past.js";
 import { table } from "./table.js";
 
 const WORKERS = 50;
@@ -39,9 +40,13 @@ export function actionParts(ref, signal) {
     { keyOf: ({ status, type, message }) => JSON.stringify([status, type, message]) });
   const failed = el("section", { hidden: true }, el("h2", {}, "Recent failures"), examined, failures.node);
   const gates = table("Gates and what is in use", GATES, { keyOf: (each) => each.gate });
+  const past = pastCharts();
   const facts = el("dl", { class: "metrics" });
   const schemas = el("div");
   const workers = table("Workers that serve the action", SERVING, { empty: "No live worker serves it." });
+  const reading = loader(async (mine) =>
+    past.draw(await ask("GET", "/history", { query: { action_ref: ref, window: "1h" }, signal: mine })),
+  { every: 30000, signal, wrong });
   const loading = loader(async (mine) => {
     const [action, grouped, serving] = await Promise.all([
       ask("GET", actionPath(ref), { signal: mine }),
@@ -61,10 +66,13 @@ export function actionParts(ref, signal) {
   const workersPart = section("Workers", workers.node);
   return {
     first: [wrong, failed],
-    last: [section("Gates", gates.node), section("Definition", el("div", { class: "panel" }, facts, schemas)),
+    last: [section("Gates", gates.node), section("Last hour", past.node), section("Definition", el("div", { class: "panel" }, facts, schemas)),
       workersPart],
     update: ({ gates: inUse }) => gates.update(inUse),
-    load: loading.soon,
+    load() {
+      loading.soon();
+      reading.soon();
+    },
   };
 }
 
