@@ -28,7 +28,9 @@ class QueueWithHistory(QueueSummary):
         description="What waits, and for what in the end, as in `queue-stats`; what most wait for first. "
         "Empty while no leader answers."
     )
-    keys: int | None = Field(description="Of an action: its queues of keys. Null: this is one queue.")
+    keys: int | None = Field(
+        description="Of an action with keys: how many have a queue. Null: this is one queue."
+    )
     idle_keys: int | None = Field(description="Those of them where nothing waits or holds a slot.")
 
     depths: list[int | None] = Field(

@@ -131,8 +131,8 @@ LEFT JOIN ledger.execution e ON e.id = ANY (ARRAY[c.last_id])
 
 -- errors: the failures among the newest executions of one action, grouped by error, the most frequent first.
 --
--- Read by id, as `failures` does. Of each message, texts in quotes and words with digits (numbers, ids, paths,
--- addresses) count as equal.
+-- Read by id, as `failures` does. Of each message, texts in quotes and words with digits (numbers, ids,
+-- paths, addresses) count as equal.
 --
 -- $1 action; $2 ids below which is read, null for the newest execution; $3 rows of each; $4 groups
 WITH seen AS MATERIALIZED (

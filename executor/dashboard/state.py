@@ -160,7 +160,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group(Queue):
-    """The queues of one action, added up. With keys it has no limit: each queue has its own."""
+    """The queues of an action with keys, added up. It has no limit: each queue has its own."""
 
     keys: int
     """Queues of keys."""
@@ -264,7 +264,7 @@ class DashboardState:
         self.workers = Workers()
         self.attention = Attention()
         self._sorted: dict[tuple[QueueOrder, str, bool], Sequence[Queue]] = {}
-        self._groups: list[Group] | None = None
+        self._groups: Sequence[Queue] | None = None
         """Once they were asked for."""
         self.forget()
 
@@ -366,22 +366,26 @@ class DashboardState:
             self._sorted[wanted] = sorted(found, key=lambda each: (self._rank(each, order), _key(each.name)))
         return self._sorted[wanted]
 
-    def groups(self) -> "list[Group]":
-        """Return all queues by action; added up once for each snapshot."""
+    def groups(self) -> Sequence[Queue]:
+        """Return all queues by action, added up once for each snapshot; a queue without keys stays as it is."""
         if self._groups is None:
             found: dict[str, list[Queue]] = {}
             for queue in self.queues.values():
                 found.setdefault(queue.name.action_ref, []).append(queue)
-            self._groups = [self._group(ref, queues) for ref, queues in found.items()]
+            self._groups = [
+                queues[0] if queues[0].name.concurrency_key is None and len(queues) == 1
+                else self._group(ref, queues)
+                for ref, queues in found.items()
+            ]  # fmt: skip
         return self._groups
 
     def _group(self, ref: str, queues: Sequence[Queue]) -> Group:
-        busy, keyed = [each for each in queues if not each.is_idle], [each for each in queues if each.name[1]]
+        busy = [each for each in queues if not each.is_idle]
+        keyed = [each for each in queues if each.name.concurrency_key is not None]
         return Group(
-            name=QueueName(ref, None), pool=queues[0].pool, paused=queues[0].paused,
-            max_concurrent=None if keyed else queues[0].max_concurrent, keys=len(keyed),
-            idle_keys=sum(each.is_idle for each in keyed), depth=sum(each.depth for each in busy),
-            active_count=sum(each.active_count for each in busy),
+            name=QueueName(ref, None), pool=queues[0].pool, paused=queues[0].paused, max_concurrent=None,
+            keys=len(keyed), idle_keys=sum(each.is_idle for each in keyed),
+            depth=sum(each.depth for each in busy), active_count=sum(each.active_count for each in busy),
             held_waiting=sum(each.held_waiting for each in busy),
             startable=sum(each.startable for each in busy), limited=sum(each.limited for each in busy),
             oldest_enqueued_at=min((at for each in busy if (at := each.oldest_enqueued_at)), default=None),

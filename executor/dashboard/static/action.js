@@ -55,7 +55,8 @@ export function actionParts(ref, signal) {
         .catch((error) => (error.status === 403 ? null : Promise.reject(error))),
     ]);
     failed.hidden = grouped.failed === 0;
-    render(examined, `${count(grouped.failed)} of the ${counted(grouped.examined, "newest execution")} failed. `,
+    render(examined,
+      `${count(grouped.failed)} of the ${counted(grouped.examined, "newest execution")} failed. `,
       el("a", { href: failedLink(ref) }, "Show them"));
     failures.update(grouped.items);
     render(facts, termsOf(factsOf(action)));
@@ -66,8 +67,8 @@ export function actionParts(ref, signal) {
   const workersPart = section("Workers", workers.node);
   return {
     first: [wrong, failed],
-    last: [section("Gates", gates.node), section("Last hour", past.node), section("Definition", el("div", { class: "panel" }, facts, schemas)),
-      workersPart],
+    last: [section("Gates", gates.node), section("Last hour", past.node),
+      section("Definition", el("div", { class: "panel" }, facts, schemas)), workersPart],
     update: ({ gates: inUse }) => gates.update(inUse),
     load() {
       loading.soon();

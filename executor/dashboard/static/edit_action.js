@@ -1,5 +1,5 @@
-// The form that changes the definition of an action, with a preview: each field that differs, and what happens
-// to what waits and runs.
+// The form that changes the definition of an action, with a preview: each field that differs, and what
+// happens to what waits and runs.
 
 import { el, render } from "./dom.js";
 import { count, counted } from "./format.js";
@@ -34,13 +34,15 @@ const FIELDS = [
     "What waits acquires these before it starts. Running executions keep what they hold."],
   ["timeout", "Timeout", time, "Of one attempt, like 5m. Empty: none.", () =>
     "Attempts that are granted from now on have it."],
-  ["ttl", "Longest wait (ttl)", time, "Empty: none.", () => "Executions that are admitted from now on have it."],
+  ["ttl", "Longest wait (ttl)", time, "Empty: none.",
+    () => "Executions that are admitted from now on have it."],
   ["retry.max_attempts", "Attempts", number, "1: no retry.", retryEffect],
   ["retry.delay", "Wait before a retry", time, "", retryEffect],
   ["retry.factor", "Factor of each further wait", number, "", retryEffect],
   ["retry.max_delay", "Longest wait before a retry", time, "", retryEffect],
   ["max_queued", "Most that wait", number, "Empty: no bound.", () => "Checked for each new execution."],
-  ["pool", "Pool", word, "", (value) => `What waits goes to the workers of ${value}. Running executions go on.`],
+  ["pool", "Pool", word, "",
+    (value) => `What waits goes to the workers of ${value}. Running executions go on.`],
 ];
 
 /** Ask for changes of an action and make them, unless it was changed meanwhile. */
@@ -71,8 +73,8 @@ function formOf(action, use) {
   const inputs = FIELDS.filter(([name]) => keyed || name !== "max_concurrent_total").map((each) => {
     const [name, label, kind, hint] = each;
     const before = String(kind.write(valueOf(action, name)));
-    const input = el("input", { type: kind.type, name, value: before, min: 0, step: "any", autocomplete: "off",
-      spellcheck: "false" });
+    const input = el("input", { type: kind.type, name, value: before, min: 0, step: "any",
+      autocomplete: "off", spellcheck: "false" });
     return { each, before, input, node: field(label, input, hint) };
   });
   const preview = el("section", { class: "preview", role: "status", "aria-label": "What changes" });
@@ -151,7 +153,8 @@ function timeOf(seconds) {
 }
 
 function useText({ resource, units, weight }) {
-  return `${resource}${units === 1 && weight === 1 ? "" : ` ${units}`}${weight === 1 ? "" : ` weight ${weight}`}`;
+  const shown = [resource, (units > 1 || weight > 1) && units, weight > 1 && `weight ${weight}`];
+  return shown.filter(Boolean).join(" ");
 }
 
 function matched(pattern, words, example, read) {

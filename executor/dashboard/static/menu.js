@@ -1,4 +1,4 @@
-// A menu: a button that opens a card with further buttons and links, above all else, so that no table cuts it.
+// A menu: a button that opens a card with buttons and links, above all else, so that no table cuts it.
 
 import { button, el } from "./dom.js";
 

@@ -17,7 +17,8 @@ export function pastCharts() {
     title: name === "waiting" ? "Waiting time" : "Run time", format: duration,
     series: [["Median", "first"], ["95 %", "second"]] })]);
   return {
-    node: el("div", {}, totals, el("div", { class: "charts" }, ended.node, times.map(([, { node }]) => node))),
+    node: el("div", {}, totals,
+      el("div", { class: "charts" }, ended.node, times.map(([, { node }]) => node))),
     draw({ points, totals: all, resolution_seconds: seconds }) {
       const words = points.map(({ at }) => clock(at));
       render(totals, termsOf(totalsOf(all, points.length * seconds)));
