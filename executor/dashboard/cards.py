@@ -124,7 +124,7 @@ def _stopped(facts: Facts) -> Iterator[Card]:
 
 
 def _is_long(facts: Facts, at: float, kind: Kind) -> bool:
-    """Return whether it lasts: a worker that is being replaced, or a bound that work just passes, is no fault."""
+    """Return whether it lasts: a worker that is being replaced is no fault."""
     least = min(facts.waited, timedelta(seconds=10)) if kind == "no_worker" else facts.waited
     return facts.now - _instant(at) >= least
 
@@ -206,7 +206,7 @@ def _bound_words(stop: ActionStop, of: str, name: str) -> tuple[str, str, str]:
             more = f"{resource_option} --rate {2 * stop.capacity}/{per}"
             return (
                 f"The rate of {of} is used up",
-                f"{stop.capacity} starts per {per} are allowed, and more arrive.",
+                f"{_counted(stop.capacity, 'start')} per {per} may happen, and more arrive.",
                 more if stop.resource else f"executor actions show {name}",
             )
         case "total":
@@ -240,8 +240,8 @@ def _starved(stop: ActionStop) -> Card:
         action_ref=ref,
         title=f"Key {starved.key} of {ref} gets no slot",
         detail=f"{_executions(starved.waiting)} of the key wait{'s' if starved.waiting == 1 else ''} while "
-        f"other keys hold all {stop.capacity} slots of the total, key {starved.holder} {starved.holder_slots} "
-        f"of them. With order: fair the keys take turns; a limit of its own bounds a key.",
+        f"other keys hold all {stop.capacity} slots of the total, key {starved.holder} "
+        f"{starved.holder_slots} of them. With order: fair the keys take turns; its own limit bounds a key.",
         since=_instant(starved.oldest_enqueued_at),
         command=f"executor actions keys set {quote(ref)} {quote(starved.holder)} "
         f"--max-concurrent {max(starved.holder_slots - 1, 1)}",
