@@ -116,9 +116,10 @@ def _stopped(facts: Facts) -> Iterator[Card]:
         kind, subject = _kind_of(stop), _subject_of(stop)
         if kind in ("full", "no_worker") and not _is_long(facts, stop.oldest_enqueued_at, kind):
             continue
-        groups[kind, subject].append(stop)
-        if stop.starved is not None and _is_long(facts, stop.starved.oldest_enqueued_at, "full"):
+        if stop.starved is not None and _is_long(facts, stop.starved.oldest_enqueued_at, kind):
             yield _starved(stop)
+        else:
+            groups[kind, subject].append(stop)
     for (kind, (subject_kind, name)), stops in groups.items():
         yield _stop_card(kind, subject_kind, name, stops)
 
@@ -159,7 +160,7 @@ def _stop_card(kind: Kind, subject_kind: SubjectKind, subject: str, stops: Seque
         subject_kind=subject_kind,
         subject=subject,
         action_ref=first.action_ref if len(stops) == 1 else None,
-        title=title,
+        title=title if subject_kind == "action" else title[0].upper() + title[1:],
         detail=f"{wait}. {detail}",
         since=_instant(min(each.oldest_enqueued_at for each in stops)),
         command=command,
@@ -170,7 +171,7 @@ def _stop_card(kind: Kind, subject_kind: SubjectKind, subject: str, stops: Seque
 def _words(kind: Kind, subject_kind: SubjectKind, subject: str, stop: ActionStop) -> tuple[str, str, str]:
     """Return title, detail and command."""
     name = quote(subject)
-    of = f"{subject_kind} {subject}"
+    of = subject if subject_kind == "action" else f"{subject_kind} {subject}"
     change = f"executor resources put {name} --capacity {max(stop.units, 1)}"
     if subject_kind == "action":
         change = f"executor actions limit {name} 1"

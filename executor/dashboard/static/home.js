@@ -2,7 +2,7 @@
 // use.
 
 import { button, el, render, say, text } from "./dom.js";
-import { clock, count, duration, percent, rate } from "./format.js";
+import { count, duration, percent, rate } from "./format.js";
 import { ask, queryOf } from "./api.js";
 import { changePause, changePoolPause, changeResourcePause, replayWebhooks } from "./changes.js";
 import { chart } from "./chart.js";
@@ -14,6 +14,7 @@ const EVERY = 5000;
 const HISTORY_EVERY = 30000;
 const TOP = 5;
 const WINDOWS = [["1 hour", "1h"], ["24 hours", "24h"], ["7 days", "7d"]];
+const AT = new Intl.DateTimeFormat(undefined, { weekday: "short", hour: "numeric", minute: "2-digit" });
 const CALM = "All is well: nothing needs attention.";
 const FAILED = ["failed", "timeout", "abandoned"];
 const ENDED = ["completed", "cancelled", "expired", ...FAILED];
@@ -71,7 +72,8 @@ function cards({ parameters }, wrong, signal) {
     list.hidden = items.length === 0;
     render(list, items.map((each) => cardOf(each, () => loading.now())));
   }, { every: EVERY, signal, wrong });
-  return { ...loading, node: section("Needs attention", calm, list) };
+  return { ...loading, node: el("section", { "aria-labelledby": "attention" },
+    el("h2", { id: "attention" }, "Needs attention"), calm, list) };
 }
 
 function cardOf(card, changed) {
@@ -126,7 +128,7 @@ function history(period, wrong, signal) {
   }, { every: EVERY, signal, wrong });
 
   function draw({ points, totals: all, actions, resolution_seconds: seconds }) {
-    const words = points.map(({ at }) => clock(at));
+    const words = points.map(({ at }) => AT.format(new Date(at)));
     render(totals, termsOf(totalsOf(all, points.length * seconds)));
     ended.update([points.map(endedOf), points.map(failedOf)], words);
     for (const [name, each] of times)
