@@ -116,15 +116,16 @@ def _stopped(facts: Facts) -> Iterator[Card]:
         kind, subject = _kind_of(stop), _subject_of(stop)
         if kind in ("full", "no_worker") and not _is_long(facts, stop.oldest_enqueued_at, kind):
             continue
-        groups[kind, subject].append(stop)
-        if stop.starved is not None and _is_long(facts, stop.starved.oldest_enqueued_at, "full"):
+        if stop.starved is not None and _is_long(facts, stop.starved.oldest_enqueued_at, kind):
             yield _starved(stop)
+        else:
+            groups[kind, subject].append(stop)
     for (kind, (subject_kind, name)), stops in groups.items():
         yield _stop_card(kind, subject_kind, name, stops)
 
 
 def _is_long(facts: Facts, at: float, kind: Kind) -> bool:
-    """Return whether it lasts: a worker that is being replaced, or a bound that work just passes, is no fault."""
+    """Return whether it lasts: a worker that is being replaced is no fault."""
     least = min(facts.waited, timedelta(seconds=10)) if kind == "no_worker" else facts.waited
     return facts.now - _instant(at) >= least
 
@@ -159,7 +160,7 @@ def _stop_card(kind: Kind, subject_kind: SubjectKind, subject: str, stops: Seque
         subject_kind=subject_kind,
         subject=subject,
         action_ref=first.action_ref if len(stops) == 1 else None,
-        title=title,
+        title=title if subject_kind == "action" else title[0].upper() + title[1:],
         detail=f"{wait}. {detail}",
         since=_instant(min(each.oldest_enqueued_at for each in stops)),
         command=command,
@@ -170,7 +171,7 @@ def _stop_card(kind: Kind, subject_kind: SubjectKind, subject: str, stops: Seque
 def _words(kind: Kind, subject_kind: SubjectKind, subject: str, stop: ActionStop) -> tuple[str, str, str]:
     """Return title, detail and command."""
     name = quote(subject)
-    of = f"{subject_kind} {subject}"
+    of = subject if subject_kind == "action" else f"{subject_kind} {subject}"
     change = f"executor resources put {name} --capacity {max(stop.units, 1)}"
     if subject_kind == "action":
         change = f"executor actions limit {name} 1"
@@ -206,7 +207,7 @@ def _bound_words(stop: ActionStop, of: str, name: str) -> tuple[str, str, str]:
             more = f"{resource_option} --rate {2 * stop.capacity}/{per}"
             return (
                 f"The rate of {of} is used up",
-                f"{stop.capacity} starts per {per} are allowed, and more arrive.",
+                f"{_counted(stop.capacity, 'start')} per {per} may happen, and more arrive.",
                 more if stop.resource else f"executor actions show {name}",
             )
         case "total":
@@ -240,8 +241,8 @@ def _starved(stop: ActionStop) -> Card:
         action_ref=ref,
         title=f"Key {starved.key} of {ref} gets no slot",
         detail=f"{_executions(starved.waiting)} of the key wait{'s' if starved.waiting == 1 else ''} while "
-        f"other keys hold all {stop.capacity} slots of the total, key {starved.holder} {starved.holder_slots} "
-        f"of them. With order: fair the keys take turns; a limit of its own bounds a key.",
+        f"other keys hold all {stop.capacity} slots of the total, key {starved.holder} "
+        f"{starved.holder_slots} of them. With order: fair the keys take turns; its own limit bounds a key.",
         since=_instant(starved.oldest_enqueued_at),
         command=f"executor actions keys set {quote(ref)} {quote(starved.holder)} "
         f"--max-concurrent {max(starved.holder_slots - 1, 1)}",

@@ -367,7 +367,7 @@ class DashboardState:
         return self._sorted[wanted]
 
     def groups(self) -> Sequence[Queue]:
-        """Return all queues by action, added up once for each snapshot; a queue without keys stays as it is."""
+        """Return the queues by action, added up once for each snapshot; one without keys stays as it is."""
         if self._groups is None:
             found: dict[str, list[Queue]] = {}
             for queue in self.queues.values():

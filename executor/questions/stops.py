@@ -55,13 +55,14 @@ def _stop(state: State, action: ActionState) -> Steps[ActionStop | None]:
     elif stop.reason == "pool" and action.crew.pool.definition.paused:
         stop = Stop("pool", "paused")
     queues = list(action.queues.values())
+    is_whole = is_closed(stop) or stop.reason == "no_worker"
     waiting = _Waiting(0, state.now)
     starved: Queue | None = None
     for start in range(0, len(queues), _STEP):
         if start:
             yield
         for queue in queues[start : start + _STEP]:
-            here = _waiting_in(queue, is_whole=is_closed(stop))
+            here = _waiting_in(queue, is_whole=is_whole)
             waiting = _Waiting(waiting.number + here.number, min(waiting.oldest_at, here.oldest_at))
             if here.number and not queue.holders and (starved is None or _head_at(queue) < _head_at(starved)):
                 starved = queue

@@ -6,7 +6,8 @@ import { count, percent, rate } from "./format.js";
 import { ask, queryOf } from "./api.js";
 import { changePause, changePoolPause, changeResourcePause, replayWebhooks } from "./changes.js";
 import { loader } from "./list.js";
-import { actionOf, afterChange, elapsed, errorLine, failedLink, head, instant, section, tabs } from "./parts.js";
+import { actionOf, afterChange, elapsed, errorLine, failedLink, head, instant, section, tabs }
+  from "./parts.js";
 import { endedOf, failedOf, pastCharts } from "./past.js";
 import { table } from "./table.js";
 
@@ -69,7 +70,8 @@ function cards({ parameters }, wrong, signal) {
     list.hidden = items.length === 0;
     render(list, items.map((each) => cardOf(each, () => loading.now())));
   }, { every: EVERY, signal, wrong });
-  return { ...loading, node: section("Needs attention", calm, list) };
+  return { ...loading, node: el("section", { "aria-labelledby": "attention" },
+    el("h2", { id: "attention" }, "Needs attention"), calm, list) };
 }
 
 function cardOf(card, changed) {

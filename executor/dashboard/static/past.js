@@ -1,10 +1,11 @@
 // What executions did over time, as GET /history answers it: totals and charts, of all actions or of one.
 
 import { el, render } from "./dom.js";
-import { clock, count, duration, percent, rate } from "./format.js";
+import { count, duration, percent, rate } from "./format.js";
 import { chart } from "./chart.js";
 import { termsOf } from "./parts.js";
 
+const AT = new Intl.DateTimeFormat(undefined, { weekday: "short", hour: "numeric", minute: "2-digit" });
 const FAILED = ["failed", "timeout", "abandoned"];
 const ENDED = ["completed", "cancelled", "expired", ...FAILED];
 
@@ -20,7 +21,7 @@ export function pastCharts() {
     node: el("div", {}, totals,
       el("div", { class: "charts" }, ended.node, times.map(([, { node }]) => node))),
     draw({ points, totals: all, resolution_seconds: seconds }) {
-      const words = points.map(({ at }) => clock(at));
+      const words = points.map(({ at }) => AT.format(new Date(at)));
       render(totals, termsOf(totalsOf(all, points.length * seconds)));
       ended.update([points.map(endedOf), points.map(failedOf)], words);
       for (const [name, each] of times)

@@ -19,7 +19,7 @@ const KEYS = [["/", "Search"], ["?", "Show these shortcuts"],
 export function searchField() {
   const input = el("input", { type: "search", id: "find", name: "find", autocomplete: "off",
     spellcheck: "false", "aria-label": "Search by #id, action, key or error",
-    placeholder: "Search: #id, action, key, error  ( / )" });
+    placeholder: "#id, action, key or error" });
   const wrong = el("span", { class: "wrong", role: "alert" });
   async function submit(event) {
     event.preventDefault();

@@ -1,13 +1,11 @@
-"""Seven prepared faults, each named by a card: in the API, by `executor attention`, and on the home screen."""
+"""Seven prepared faults, each named by a card of the API and of the home screen."""
 
-import json
-import re
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, expect
 
 from tests.integration.dashboard.axe import faults_of
 from tests.integration.dashboard.browser import DEADLINE_MILLISECONDS, watched_page
@@ -16,14 +14,14 @@ from tests.support.environment import Environment, running_environment
 from tests.support.sources import LentUrls
 from tests.support.traffic import until
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 expect.set_options(timeout=DEADLINE_MILLISECONDS)
 
 FAULTS = {
     "paused": ("nightly.cleanup", "executor actions resume nightly.cleanup", "#/queues/nightly.cleanup"),
     "no_worker": ("gpu", "TURNSTILE_WORKER_POOLS=gpu worker serve --actions MODULE", "#/pools/gpu"),
     "idle_units": ("desk", "executor resources put licence --rank 4", "#/resources/licence"),
-    "failing_deployment": ("misdeclared", "executor get", "#/executions?action_ref=misdeclared"),
+    "failing_deployment": ("scripted", "executor get", "#/executions?action_ref=scripted"),
     "starved_key": ("import", "executor actions keys set import big --max-concurrent 1", "key=small"),
     "webhooks": ("http://127.0.0.1", "executor webhooks replay --all", "#/webhooks"),
     "full": ("mail.bulk", "executor actions show mail.bulk", "#/queues/mail.bulk"),
@@ -32,7 +30,7 @@ FAULTS = {
 NOOP = "tests.e2e.actions:noop"
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="package")
 async def faulty(lent_urls: LentUrls) -> AsyncIterator[Environment]:
     """An installation with the seven faults."""
     settings = {"TURNSTILE_WEBHOOK_ALLOW_PRIVATE": "true"}
@@ -57,12 +55,13 @@ async def prepare(env: Environment, receiver_url: str) -> None:
         "import", entrypoint=NOOP, pool="empty", concurrency_key="/customer", max_concurrent_total=2
     )
     await env.put("mail.bulk", entrypoint=NOOP, rate={"starts": 1, "per": "1h"})
-    named = ["nightly.cleanup", "gpu.train", *["cad.export"] * 6, *["misdeclared"] * 4, *["mail.bulk"] * 3]
+    named = ["nightly.cleanup", "gpu.train", *["cad.export"] * 6, *["mail.bulk"] * 3]
     await env.submit_many(
         [
             *({"action_ref": ref} for ref in named),
             *({"action_ref": "import", "parameters": {"customer": "big"}} for _ in range(4)),
             {"action_ref": "import", "parameters": {"customer": "small"}},
+            *({"action_ref": "scripted", "parameters": {"steps": ["PERMANENT"]}} for _ in range(4)),
             {"action_ref": "noop", "callback_url": receiver_url},
         ]
     )
