@@ -8,6 +8,7 @@ import pytest
 from turnstile.executor.dashboard.cards import Card, Facts, cards
 from turnstile.executor.dashboard.failures import Failures, LastFailure
 from turnstile.executor.dashboard.state import Attention
+from turnstile.executor.questions.explain import Closed, Counted
 from turnstile.executor.questions.protocol import ActionStop, StopsOfActions, WorkerState
 
 NOW = datetime(2026, 11, 29, 8, 0, tzinfo=UTC)
@@ -66,7 +67,7 @@ def test_actions_that_wait_for_one_resource_share_a_card_and_it_is_of_no_single_
     ],
 )
 def test_what_never_starts_by_itself_is_named_at_once(
-    reason: str, closed: str | None, kind: str, severity: str
+    reason: Counted, closed: Closed | None, kind: str, severity: str
 ) -> None:
     resource = "licence" if reason == "resource" else ""
     stop = replace(STOP, reason=reason, closed=closed, resource=resource, oldest_enqueued_at=AT)
