@@ -76,6 +76,8 @@ class Facts:
     stops: StopsOfActions
     workers: Sequence[WorkerState]
     failures: Mapping[str, Failures]
+    pools: Mapping[str, str]
+    """Of the actions that have failures."""
     attention: Attention
 
 
@@ -306,7 +308,8 @@ def _failing(facts: Facts) -> Iterator[Card]:
 
 def _newest_of(facts: Facts, ref: str) -> WorkerState | None:
     """Return the worker of an action that started last, if it started lately."""
-    serving = [each for each in facts.workers if each.actions is None or ref in each.actions]
+    of_pool = (each for each in facts.workers if facts.pools.get(ref) in each.pools)
+    serving = [each for each in of_pool if each.actions is None or ref in each.actions]
     newest = max(serving, key=lambda each: each.registered_at, default=None)
     if newest is None or facts.now - _instant(newest.registered_at) > DEPLOYED:
         return None

@@ -122,7 +122,8 @@ class Live:
         """Return what needs attention; raises Unavailable if the state cannot be read."""
         state = await self.state()
         assert state.read_at is not None, "it was read"
-        stops = await self._leader.stops()
+        stops, failing = await self._leader.stops(), state.failures.failing()
+        queues = (name for name in state.queues if name.action_ref in failing)
         return cards(
             Facts(
                 now=state.read_at,
@@ -130,7 +131,8 @@ class Live:
                 troubles=self.degraded(),
                 stops=stops or StopsOfActions(actions=(), idle=()),
                 workers=state.workers.known,
-                failures=state.failures.failing(),
+                failures=failing,
+                pools={name.action_ref: state.queues[name].pool for name in queues},
                 attention=state.attention,
             )
         )

@@ -14,6 +14,11 @@ import { table } from "./table.js";
 
 const WORKERS = 50;
 
+/** Fields that have words of their own here, or stand elsewhere; the others are shown by their names. */
+const SHOWN = new Set(["id", "ref", "runner", "entrypoint", "max_concurrent", "concurrency_key",
+  "submitter_keys", "max_concurrent_total", "order", "timeout", "ttl", "on_worker_lost", "max_reclaims", "pool",
+  "paused", "created_at", "updated_at"]);
+
 const FAILURES = [
   ["Error", "row", (each) => el("span", { class: "error-text" }, el("strong", {}, `${count(each.count)} × `),
     errorText(each) || "no error text")],
@@ -94,9 +99,10 @@ function factsOf(it) {
     ["Retry", attempts === 1 ? none("none")
       : `${counted(attempts, "attempt")}, ${duration(delay)} × ${factor} up to ${duration(most)}`],
     ["Worker lost", `${it.on_worker_lost}, at most ${counted(it.max_reclaims, "reclaim")}`],
-    it.max_queued !== null && ["Most that wait", count(it.max_queued)],
     ["Pool", poolLink(it.pool)],
     ["Changed", instant(it.updated_at)],
+    ...Object.entries(it).filter(([name, value]) => !SHOWN.has(name) && value !== null
+      && typeof value !== "object").map(([name, value]) => [name.replaceAll("_", " "), String(value)]),
   ];
 }
 

@@ -40,7 +40,6 @@ const FIELDS = [
   ["retry.delay", "Wait before a retry", time, "", retryEffect],
   ["retry.factor", "Factor of each further wait", number, "", retryEffect],
   ["retry.max_delay", "Longest wait before a retry", time, "", retryEffect],
-  ["max_queued", "Most that wait", number, "Empty: no bound.", () => "Checked for each new execution."],
   ["pool", "Pool", word, "",
     (value) => `What waits goes to the workers of ${value}. Running executions go on.`],
 ];

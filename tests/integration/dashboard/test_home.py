@@ -106,7 +106,7 @@ async def test_home_names_each_fault_and_a_card_leads_to_its_page(
             card = cards.filter(has_text=command)
             await expect(card.first).to_contain_text(subject)
         assert await faults_of(page) == []
-        await cards.filter(has_text="actions resume").get_by_role("button", name="Resume").click()
+        await cards.filter(has_text="actions resume").get_by_role("button", name="Resume:").click()
         await page.get_by_role("dialog").get_by_role("button", name="Resume").click()
         await expect(cards.filter(has_text="actions resume")).to_have_count(0)
         await faulty.http.post("/actions/nightly.cleanup/pause")

@@ -30,6 +30,7 @@ from turnstile.executor.questions.protocol import (
     QueueOf,
     ResourceQueue,
     Stats,
+    Stops,
     Unanswered,
     WorkerOf,
     Workers,
@@ -182,6 +183,42 @@ def test_what_lives_is_listed_with_its_worker_and_what_has_ended_is_not() -> Non
     assert found[1] is not None
     assert (found[1].worker_id, found[1].started_at, found[1].cancel_reason) == ("w", 1003.5, "no more")
     assert found[1].cancel_requested_at == requested_at
+
+
+def test_what_stops_each_action_is_named_with_the_key_that_other_keys_starve() -> None:
+    has = Installation(
+        DefineAction(action=Action(ref="keyed", max_concurrent_total=2)),
+        DefineAction(action=Action(ref="limited", max_concurrent=1)),
+        DefineAction(action=Action(ref="paused", paused=True)),
+        DefineAction(action=Action(ref="unserved", pool="gpu", max_concurrent=1)),
+        WorkerChanged(worker_id="w", pools=frozenset({"default"}), concurrency=10),
+    )
+    has.admit("keyed", key="big", count=4)
+    since = has.now + 1.0
+    has.admit("keyed", key="small")
+    for ref in ("limited", "paused", "unserved"):
+        has.admit(ref, count=3)
+    found = {each.action_ref: each for each in has.ask(Stops()).actions}
+    assert {ref: (each.reason, each.waiting) for ref, each in found.items()} == {
+        "keyed": ("total", 3), "paused": ("paused", 3), "unserved": ("no_worker", 3),
+    }  # fmt: skip
+    starved = found["keyed"].starved
+    assert starved is not None
+    assert (starved.key, starved.oldest_enqueued_at) == ("small", since)
+    assert (starved.holder, starved.holder_slots) == ("big", 2)
+
+
+def test_units_that_are_held_by_what_waits_for_a_later_resource_lie_idle() -> None:
+    uses = (Use(resource="desk"), Use(resource="licence"))
+    has = Installation(
+        DefineResource(resource=Resource(name="desk", capacity=4, rank=1)),
+        DefineResource(resource=Resource(name="licence", capacity=1, rank=2)),
+        DefineAction(action=Action(ref="a", uses=uses)),
+        WorkerChanged(worker_id="w", pools=frozenset({"default"}), concurrency=10),
+    )
+    has.admit("a", count=6)
+    (idle,) = has.ask(Stops()).idle
+    assert (idle.resource, idle.held_waiting, idle.reason, idle.later) == ("desk", 3, "resource", "licence")
 
 
 def test_counts_of_all_actions_come_in_pages() -> None:
