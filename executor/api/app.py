@@ -19,6 +19,7 @@ from turnstile.executor.api import (
     ops,
     problems,
     queues,
+    retry,
     tokens,
     webhooks,
     workers,
@@ -31,6 +32,7 @@ from turnstile.executor.settings import ExecutorSettings
 
 _ROUTES: Final[Sequence[APIRouter]] = (
     executions.routes,
+    retry.routes,
     bulk.routes,
     executions.submission_routes,
     actions.routes,
