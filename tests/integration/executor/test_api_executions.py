@@ -358,7 +358,7 @@ async def test_a_retry_with_other_parameters_is_checked_like_a_new_request(worke
     # The same key is the same retry only with the same parameters.
     assert (await post(worked, one, "retry", "again", json=edited)).json()["duplicate"]
     assert refused(await post(worked, one, "retry", "again")) == (409, "idempotency_conflict")
-    entries = (await worked.get("/audit-log?subject_kind=execution"))["items"]
+    entries = (await worked.get("/audit-log", subject_kind="execution"))["items"]
     assert [each["after"] for each in entries] == [
         {"retry_id": first.json()["id"], "changed_parameters": ["customer", "pin"]}
     ]

@@ -87,7 +87,7 @@ def url(api: _Api) -> Iterator[str]:
         yield url
 
 
-async def test_a_request_is_followed_until_its_execution_has_a_handle(url: str) -> None:
+async def test_a_request_is_followed_until_its_execution_has_a_handle(url: str, api: _Api) -> None:
     async with AsyncClient(http_url=url) as client:
         assert (await client.submission(_ID)).status == "pending"
         handle = await client.admitted(str(_ID), timeout="30s")
@@ -96,7 +96,7 @@ async def test_a_request_is_followed_until_its_execution_has_a_handle(url: str) 
         assert (retried.id, (await retried.logs()).ended) == (6, True)
         assert (await client.retry(5)).id == 6
         assert api.retries == [b'{"parameters":{"a":1}}', b"{}"]
-        with pytest.raises(Rejected, match="invalid_parameters: parameters.pin: a secret of pydantic"):
+        with pytest.raises(Rejected, match=r"invalid_parameters: parameters\.pin: a secret of pydantic"):
             await client.retry(5, parameters={"pin": SecretStr("1234")})
         assert [each.id async for each in client.list_all(action_ref="a")] == [5, 4, 3, 2, 1]
 
