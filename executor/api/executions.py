@@ -7,7 +7,7 @@ the same idempotency key over HTTP and over the broker is the same execution.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
 from fastapi import Body, Header, Path, Query, Request, Response
@@ -69,7 +69,7 @@ _WAIT_SECONDS_MAX: Final = 60
 LIST_MAX: Final = 1000
 """Maximum number of requests in one list."""
 _PIECES_MAX: Final = 1000
-_CURSOR: Final = "executions"
+_CURSORS: Final = {"newest": "executions", "oldest": "oldest executions"}
 _LOG_CURSOR: Final = "logs"
 KNOWN_KEY: Final = "The idempotency key is known: the execution that it names"
 
@@ -144,6 +144,7 @@ class FilterFields(StrictModel):
 class ExecutionListing(Paging, FilterFields):
     """Which executions to list; all conditions must hold."""
 
+    order: Literal["newest", "oldest"] = Field(default="newest", description="Which come first.")
     idempotency_key: FilterText | None = Field(
         default=None, description="The execution that was submitted with this key."
     )
@@ -166,8 +167,8 @@ class ExecutionList(Page[GatedExecutionRecord | ExecutionRecord]):
     """A page of executions."""
 
     searched_until: AwareDatetime | None = Field(
-        description=f"The page ends because it has read {CANDIDATES_MAX:,} executions, down to those created "
-        "at this instant: older ones may match too, and `next_cursor` continues there. Null: it was not cut."
+        description=f"The page ends because it has read {CANDIDATES_MAX:,} executions, up to those created "
+        "at this instant: further ones may match too, and `next_cursor` continues there. Null: not cut."
     )
 
 
@@ -291,7 +292,7 @@ def set_created(accepted: Acceptance, response: Response) -> None:
 
 @routes.get(
     "",
-    summary="List executions, newest first",
+    summary="List executions, newest or oldest first",
     description="A page may be short, or empty, and still have a `next_cursor`: it reads a bounded "
     "number of executions, then `searched_until` says how far, and contains a bounded number of bytes. "
     "`action_ref`, and any of the statuses delayed, scheduled and running, are found by an index, and "
@@ -305,11 +306,17 @@ async def get_executions(
     scope: CallerScope,
 ) -> Response:
     wanted = replace(query.filter(), scope=scope)
-    before_id = cursor_id(_CURSOR, query.cursor, first=ID_MAX)
-    page = await parts.executions.listed(wanted, before_id=before_id, limit=query.limit)
+    kind, is_oldest = _CURSORS[query.order], query.order == "oldest"
+    next_id = cursor_id(kind, query.cursor, first=0 if is_oldest else ID_MAX)
+    page = await parts.executions.listed(
+        wanted,
+        before_id=ID_MAX if is_oldest else next_id,
+        after_id=next_id if is_oldest else None,
+        limit=query.limit,
+    )
     shown = {
         "items": page.items,
-        "next_cursor": next_cursor(_CURSOR, page.next_id),
+        "next_cursor": next_cursor(kind, page.next_id),
         "searched_until": page.searched_until,
     }
     return Response(to_json(shown, inf_nan_mode="null"), media_type="application/json")
