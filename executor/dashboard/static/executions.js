@@ -77,8 +77,8 @@ export function show(main, address, context) {
     saved.draw();
     executions.pages.changed();
   }
-  main.append(head("Executions", goTo()), saved.node, search.tabs, search.node, executions.wrong, bulk.node, words,
-    ...executions.nodes);
+  main.append(head("Executions", goTo()), saved.node, search.tabs, search.node, executions.wrong, bulk.node,
+    words, ...executions.nodes);
   bulk.describe();
   executions.now();
 }

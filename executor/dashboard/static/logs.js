@@ -1,4 +1,5 @@
-// The logs of an execution, followed while it runs. What is shown is bounded; a download has all that is stored.
+// The logs of an execution, followed while it runs. What is shown is bounded; a download has all that is
+// stored.
 
 import { attribute, button, el, say, text } from "./dom.js";
 import { ask } from "./api.js";
@@ -21,8 +22,9 @@ export function logPart(id, signal) {
   const shown = el("pre", { class: "log", tabindex: 0, role: "log", "aria-label": "Logs",
     "aria-live": "off", hidden: true });
   const pause = button("Pause", () => setPaused(!isPaused));
-  const wrap = button("Wrap", () => attribute(wrap, "aria-pressed", !shown.classList.toggle("unwrapped")),
-    { "aria-pressed": "true" });
+  const wrap = button("Wrap", () => {
+    attribute(wrap, "aria-pressed", String(!shown.classList.toggle("unwrapped")));
+  }, { "aria-pressed": "true" });
   const copy = button("Copy", () => attempt(async () => {
     await navigator.clipboard.writeText(shown.textContent);
     say("Copied");

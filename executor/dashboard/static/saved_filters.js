@@ -38,8 +38,9 @@ export function savedFilters(path, builtIn, now) {
   function save() {
     const input = el("input", { name: "filter", maxlength: 60, required: true, autocomplete: "off" });
     return confirm({
-      title: "Save this search", verb: "Save", words: "It is kept in this browser only. To share it, copy the "
-        + "address of the page, which has the whole search.",
+      title: "Save this search", verb: "Save",
+      words: "It is kept in this browser only. To share it, copy the address of the page, which has the whole "
+        + "search.",
       fields: [field("Name", input, "A filter with this name is replaced.")],
       act: () => {
         const others = stored(key).filter(([each]) => each !== input.value.trim());
