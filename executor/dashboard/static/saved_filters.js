@@ -39,8 +39,8 @@ export function savedFilters(path, builtIn, now) {
     const input = el("input", { name: "filter", maxlength: 60, required: true, autocomplete: "off" });
     return confirm({
       title: "Save this search", verb: "Save",
-      words: "It is kept in this browser only. To share it, copy the address of the page, which has the whole "
-        + "search.",
+      words: "It is kept in this browser only. To share it, copy the address of the page, which has all of "
+        + "it.",
       fields: [field("Name", input, "A filter with this name is replaced.")],
       act: () => {
         const others = stored(key).filter(([each]) => each !== input.value.trim());
