@@ -88,7 +88,8 @@ export function logPart(id, signal) {
     URL.revokeObjectURL(href);
   }
 
-  const ticking = setInterval(() => !document.hidden && isOver === false && read(), EVERY_MILLISECONDS);
+  // The last pieces may come after the end: it is read until the API says that nothing follows.
+  const ticking = setInterval(() => !document.hidden && isOver !== null && read(), EVERY_MILLISECONDS);
   signal.addEventListener("abort", () => clearInterval(ticking));
   return {
     node: el("section", { class: "logs" },
