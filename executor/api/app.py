@@ -21,6 +21,7 @@ from turnstile.executor.api import (
     ops,
     problems,
     queues,
+    retry,
     tokens,
     webhooks,
     workers,
@@ -33,6 +34,7 @@ from turnstile.executor.settings import ExecutorSettings
 
 _ROUTES: Final[Sequence[APIRouter]] = (
     executions.routes,
+    retry.routes,
     bulk.routes,
     executions.submission_routes,
     actions.routes,

@@ -21,11 +21,12 @@ from turnstile.executor.api.actions import ActionDeleted
 from turnstile.executor.api.attention import Attention
 from turnstile.executor.api.bulk import BulkItem
 from turnstile.executor.api.dead_letters import DeadLetterDetail, RefusedLetter
-from turnstile.executor.api.executions import Acceptance, Cancelled, RetryAcceptance
+from turnstile.executor.api.executions import Acceptance, Cancelled
 from turnstile.executor.api.gates import ResourceDeleted
 from turnstile.executor.api.keys import KeyDeleted
 from turnstile.executor.api.problems import Problem
 from turnstile.executor.api.queues import QueueWithHistory
+from turnstile.executor.api.retry import RetryAcceptance
 from turnstile.executor.api.webhooks import RefusedWebhook, WebhookDetail
 from turnstile.executor.cli.backup import RestoreStep
 from turnstile.executor.cli.documents import (

@@ -10,6 +10,7 @@ import { loader } from "./list.js";
 import { logPart } from "./logs.js";
 import { afterChange, badge, elapsed, errorLine, executionLink, gateLink, head, instant, listOf, none,
   poolLink, queueLink, section, shortId, stoppingWords, termsOf, trail, workerLink } from "./parts.js";
+import { retryEdited } from "./submit.js";
 import { table } from "./table.js";
 
 /** So long after the grant of its slot, an execution that its worker has not started is shown as such. */
@@ -114,9 +115,13 @@ export function show(main, { id }, { live, signal }) {
   loading.now();
 }
 
-function buttonFor({ id, status }, reload) {
+function buttonFor(it, reload) {
+  const { id, status } = it;
   const route = "POST /executions/{execution_id}";
-  if (ENDS.includes(status)) return button("Retry", () => retry(id), { needs: `${route}/retry` });
+  if (ENDS.includes(status)) {
+    return [button("Edit and retry", () => retryEdited(it), { needs: `${route}/retry` }),
+      button("Retry", () => retry(id), { needs: `${route}/retry` })];
+  }
   return button("Cancel", () => afterChange(cancel(id, status === "running"), "Cancelled", reload),
     { class: "danger", needs: `${route}/cancel` });
 }

@@ -219,6 +219,7 @@ async def dialogs(page: Page, folder: Path, addresses: dict[str, str]) -> None:
         ("dialog-limit", "queue", "Limit"),
         ("dialog-edit", "queue-failing", "Edit"),
         ("dialog-cancel", "execution-waiting", "Cancel"),
+        ("dialog-retry-edited", "execution-completed", "Edit and retry"),
         ("dialog-bulk", "executions-filtered", "Retry all matching…"),
         ("dialog-purge", "dead-letters", "Purge all"),
         ("dialog-capacity", "resource", "Capacity"),

@@ -145,6 +145,12 @@ def dialogs(screens: Screens) -> list[tuple[str, tuple[str, ...], str]]:
         (failed, "Retry all matching…", "Retry 1 execution?"),
         (f"/#/executions/{screens.waiting}", "Cancel", f"Cancel execution {screens.waiting}?"),
         (f"/#/executions/{screens.ended}", "Retry", f"Retry execution {screens.ended}?"),
+        (
+            f"/#/executions/{screens.ended}",
+            "Edit and retry",
+            f"Retry execution {screens.ended} with other parameters",
+        ),
+        ("/#/executions?action_ref=usable", "Save this search…", "Save this search"),
         ("/#/resources/usable-licence", "Capacity", "Capacity of usable-licence"),
         ("/#/resources/usable-licence", "Pause", "Pause usable-licence?"),
         ("/#/resources/usable-paused", "Resume", "Resume usable-paused?"),

@@ -209,7 +209,7 @@ async def test_an_execution_shows_why_it_waits_until_it_ends_and_is_retried(
     await expect(page.locator("h1 .badge")).to_have_text("completed")
     await expect(page.locator(".timeline li.done")).to_have_count(5)
     await expect(page.get_by_role("table", name="Attempts").locator("tbody tr")).to_have_count(1)
-    await page.get_by_role("button", name="Retry").click()
+    await page.get_by_role("button", name="Retry", exact=True).click()
     await page.get_by_role("button", name="Retry execution").click()
     await expect(page.locator("h1")).not_to_contain_text(f"#{waiting}")
     await expect(page.get_by_role("link", name=f"#{waiting}")).to_be_visible()
