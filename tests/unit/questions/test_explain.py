@@ -604,7 +604,7 @@ def test_the_counts_of_many_keys_are_taken_in_steps() -> None:
     assert (stats.queue_length, stats.active_count, len(stats.by_key)) == (599, 1, 100)
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", range(80))
 def test_every_reason_is_true_and_the_counts_are_those_of_the_reasons(seed: int) -> None:
     for system, _ in turns_of(seed):
         state = system.state
