@@ -638,7 +638,8 @@ def test_questions_change_no_decision() -> None:
             for ref, action in asked.state.actions.items():
                 for execution_id, (key, priority) in waiting_of(action).items():
                     explain(asked.state, execution_id, ref, key, priority)
-            for gate in (*asked.state.pools.values(), *asked.state.resources.values()):
+            gates: list[ResourceGate | PoolState] = [*asked.state.pools.values()]
+            for gate in (*gates, *asked.state.resources.values()):
                 listed_at(asked.state, gate)
             assert [(each.id, each.grant, each.worker.id) for each in out.granted] == [
                 (each.id, each.grant, each.worker.id) for each in left_alone.granted
