@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from turnstile.common.domain.identifiers import Grant
-from turnstile.common.domain.states import Status
+from turnstile.common.domain.states import TERMINAL, Status
 from turnstile.executor.leader.binary_arrays import (
     bigints,
     blobs,
@@ -122,6 +122,10 @@ def _of_second(value: str | Value) -> Value:
 
 def _of_caller(name: str) -> Value:
     return lambda pair: None if pair[1].changed_by is None else pair[1].changed_by.get(name)
+
+
+def _ended_as(status: Status) -> Value:
+    return lambda row: row.ended[status]
 
 
 def _of_small(name: str) -> Value:
@@ -240,6 +244,13 @@ _PARTS: Final = {
         Part("bodies_over", (uuids, lambda body_id: body_id)),
         Part("inbox_begun", (uuids, lambda pair: pair[0]), (bigints, lambda pair: pair[1])),
         Part("inbox_over", (bigints, int)),
+        Part(
+            "minutes",
+            (doubles, "at"), (texts, "action_ref"), (bigints, "epoch"), (bigints, "admitted"),
+            (bigints, "started"), *((bigints, _ended_as(status)) for status in Status if status in TERMINAL),
+            (doubles, "slot_seconds"), (texts, lambda row: str(row.waiting)),
+            (texts, lambda row: str(row.running)),
+        ),
         Part(
             "answers",
             (uuids, lambda triple: triple[0]), (doubles, lambda triple: triple[1]),

@@ -9,6 +9,7 @@ updated by every turn (P15).
 """
 
 from array import array
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -227,6 +228,25 @@ class AuditRow:
     after: Mapping[str, Any]
 
 
+@dataclass(slots=True, kw_only=True)
+class MinuteRow:
+    """What executions of an action did in one minute, as one leader counted it: it grows until then."""
+
+    at: float
+    """When the minute began."""
+    action_ref: str
+    epoch: int
+    admitted: int = 0
+    started: int = 0
+    ended: Counter[Status] = field(default_factory=Counter)
+    slot_seconds: float = 0.0
+    """The time during which slots were in use, added up."""
+    waiting: int = 0
+    """Histogram of the times from the first enqueue to the first start."""
+    running: int = 0
+    """Histogram of the durations of the last attempts of what ended."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRow:
     """A message that must be published although its input is acknowledged: kept until it is confirmed."""
@@ -343,6 +363,8 @@ class Turn:
     """Command ids and answers, kept for a while: the repetition of a command finds the answer."""
     outcomes: Sequence[tuple[UUID, bytes]] = ()
     """Answers to submissions that no other row shows; kept for a week."""
+    minutes: Sequence[MinuteRow] = ()
+    """Minutes that are over."""
     journal: Journal = field(default_factory=Journal)
     checkpoint: Checkpoint | None = None
 

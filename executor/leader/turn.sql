@@ -349,6 +349,20 @@ DELETE FROM ledger.large_body b USING fence, unnest($1::uuid[]) AS r(id) WHERE b
 -- inbox_over: commands that this turn decided.
 DELETE FROM ledger.inbox i USING fence, unnest($1::bigint[]) AS r(id) WHERE i.id = ANY (ARRAY[r.id])
 
+-- minutes: what executions did in minutes that are over.
+INSERT INTO ledger.action_minute (
+    at, action_ref, epoch, admitted, started, completed, failed, timeout, cancelled, expired, abandoned,
+    slot_seconds, waiting, running
+)
+SELECT to_timestamp(r.at), r.action_ref, r.epoch, r.admitted, r.started, r.completed, r.failed, r.timeout,
+       r.cancelled, r.expired, r.abandoned, r.slot_seconds, r.waiting::numeric, r.running::numeric
+FROM fence, unnest(
+    $1::double precision[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[],
+    $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::double precision[], $13::text[],
+    $14::text[]
+) AS r(at, action_ref, epoch, admitted, started, completed, failed, timeout, cancelled, expired, abandoned,
+slot_seconds, waiting, running)
+
 -- answers: what the repetition of a command finds.
 INSERT INTO ledger.answer (command_id, kept_until, body)
 SELECT r.command_id, to_timestamp(r.kept_until), r.body
