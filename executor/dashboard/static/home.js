@@ -7,7 +7,8 @@ import { ask, queryOf } from "./api.js";
 import { changePause, changePoolPause, changeResourcePause, replayWebhooks } from "./changes.js";
 import { chart } from "./chart.js";
 import { loader } from "./list.js";
-import { actionOf, afterChange, elapsed, errorLine, failedLink, head, instant, section, tabs, termsOf } from "./parts.js";
+import { actionOf, afterChange, elapsed, errorLine, failedLink, head, instant, section, tabs, termsOf,
+} from "./parts.js";
 import { table } from "./table.js";
 
 const EVERY = 5000;
