@@ -15,7 +15,7 @@ async def test_the_first_tab_skips_to_the_content_and_the_current_screen_is_mark
     await page.keyboard.press("Enter")
     await expect(page.locator("#main")).to_be_focused()
     await expect(page.get_by_role("navigation", name="Screens").locator("[aria-current=page]")).to_have_text(
-        "Queues"
+        "Home"
     )
 
 
@@ -73,7 +73,7 @@ async def test_a_chart_has_axes_and_each_value_by_pointer_and_by_key(page: Page,
     await env.submit_many([{"action_ref": "charted"}] * 4)
     await page.goto("/#/queues/charted")
     chart = page.locator(".chart")
-    slider = page.get_by_role("slider", name="Waiting over the last minutes")
+    slider = page.get_by_role("slider", name="Waiting executions over time")
     await expect(chart.locator(".values span")).to_have_text(["4", "2", "0"], timeout=20_000)
     await expect(chart.locator(".times")).to_contain_text("4 m 55 s ago")
     await slider.focus()
