@@ -2,7 +2,7 @@
 // pointer, by the arrow keys, or in a table.
 
 import { el, render, svg } from "./dom.js";
-import { count, duration, short } from "./format.js";
+import { count, counted, duration, short } from "./format.js";
 
 const SPAN_SECONDS = 5;
 const STEPS = { ArrowLeft: -1, ArrowRight: 1, PageUp: -12, PageDown: 12, Home: -Infinity, End: Infinity };
@@ -51,11 +51,13 @@ function lineOf(values, top, width, height, kind) {
 }
 
 /**
- * A chart of one or two lines: `series` are [name, kind] pairs, and `format(value)` writes a value.
+ * A chart of one or two lines: `series` are [name, kind] pairs, `format(value)` writes a value, and
+ * `describe(value, name)` says what it is.
  * `update(values, times)` takes the values of each line, null: unknown, and the words of each time, the
  * oldest first. A chart without a known value is hidden: axes alone would look like no work.
  */
-export function chart({ title, series, format = count, shows = (values) => values.flat().some((each) =>
+export function chart({ title, series, format = count,
+  describe = (value, name) => `${name} ${written(value, format)}`, shows = (values) => values.flat().some((each) =>
   each !== null) }) {
   const node = el("figure", { class: "chart", hidden: true });
   const rows = el("details", { class: "values-table", on: { toggle: () => tabulate() } });
@@ -78,14 +80,14 @@ export function chart({ title, series, format = count, shows = (values) => value
     event.preventDefault();
     select((selected ?? last()) + by);
   }
-  const written = (value) => (value === null ? "–" : format(value));
   function wordsAt(index) {
-    const values = series.map(([name], line) => `${name} ${written(lines[line]?.[index] ?? null)}`);
+    const values = series.map(([name], line) => describe(lines[line]?.[index] ?? null, name));
     return `${values.join(", ")}, ${times[index] ?? ""}`;
   }
   function tabulate() {
     const open = rows.open && times.map((time, index) => el("tr", {}, el("th", { scope: "row" }, time),
-      lines.map((values) => el("td", { class: "number" }, written(values[index])))));
+      lines.map((values, line) => el("td", { class: "number", "data-label": series[line][0] },
+        written(values[index], format)))));
     render(rows, el("summary", {}, "Values"), open && el("table", {},
       el("caption", { class: "spoken" }, title),
       el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Time"),
@@ -131,9 +133,14 @@ export function chart({ title, series, format = count, shows = (values) => value
   };
 }
 
+function written(value, format) {
+  return value === null ? "–" : format(value);
+}
+
 /** A chart of the length of a queue, whose `update(depths)` takes the lengths. */
 export function depthChart() {
-  const { node, update } = chart({ title: "Waiting executions", series: [["Waiting", "first"]] });
+  const { node, update } = chart({ title: "Waiting executions", series: [["Waiting", "first"]],
+    describe: (depth) => (depth === null ? "not recorded" : counted(depth, "execution")) });
   return {
     node,
     update(depths) {

@@ -106,6 +106,7 @@ async def admin(browser: Browser, env: Environment) -> AsyncIterator[Page]:
 
 def addresses(screens: Screens) -> list[str]:
     return [
+        "/#/",
         "/#/queues?search=usable",
         "/#/queues/usable",
         "/#/queues/usable?key=k",

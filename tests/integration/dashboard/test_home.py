@@ -112,3 +112,30 @@ async def test_home_names_each_fault_and_a_card_leads_to_its_page(
         await faulty.http.post("/actions/nightly.cleanup/pause")
         await cards.filter(has_text="licence").first.get_by_role("link").click()
         await expect(page.get_by_role("heading", level=1)).to_contain_text("licence")
+
+
+async def test_one_field_finds_an_id_an_action_a_key_and_an_error_and_keys_open_screens(
+    browser: Browser, faulty: Environment
+) -> None:
+    async with watched_page(browser, faulty.system.http_url) as page:
+        await page.goto("/#/")
+        await expect(page.locator("#live")).to_have_text("Live")
+        field = page.get_by_role("searchbox", name="Search by #id")
+        for words, address in (
+            ("#1", "#/executions/1"),
+            ("cad.export", "#/queues/cad.export"),
+            ("small", "#/queues/import?key=small"),
+            ("as the script", "#/executions?error=as+the+script"),
+        ):
+            await page.keyboard.press("/")
+            await expect(field).to_be_focused()
+            await field.fill(words)
+            await field.press("Enter")
+            await expect(page).to_have_url(f"{faulty.system.http_url}/{address}")
+        await page.keyboard.press("?")
+        await expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
+        assert await faults_of(page) == []
+        await page.keyboard.press("Escape")
+        await page.keyboard.press("g")
+        await page.keyboard.press("w")
+        await expect(page.get_by_role("heading", level=1)).to_have_text("Workers")
