@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -259,4 +260,30 @@ async def _attention(database: Database) -> None:
         FROM generate_series(1, 1500) n
         """
     )
-    assert await read_attention(database) == Attention(dead_letters=DEAD_LETTERS_MAX, lost_workers=2)
+    found = await read_attention(database)
+    assert found.oldest_dead_letter_at is not None
+    assert replace(found, oldest_dead_letter_at=None) == Attention(
+        dead_letters=DEAD_LETTERS_MAX, lost_workers=2
+    )
+
+
+async def test_webhooks_are_counted_that_failed_lately_or_are_tried_again(database_url: str) -> None:
+    async with opened(database_url) as database:
+        await database.fetch(
+            """
+            INSERT INTO ledger.webhook (execution_id, url, origin, state, attempts, due_at, created_at,
+                                        ended_at, last_status, last_error)
+            SELECT n, 'http://r/' || n, 'http://r', state, attempts, now(), now() - n * interval '1 m',
+                   ended_at, status, error
+            FROM (VALUES (1, 'failed', 3, now(), NULL, 'refused'),
+                         (2, 'failed', 3, now() - interval '2 d', 500, NULL),
+                         (3, 'pending', 0, NULL, NULL, NULL),
+                         (4, 'pending', 2, NULL, 503, NULL),
+                         (5, 'delivered', 2, now(), 200, NULL))
+                v (n, state, attempts, ended_at, status, error)
+            """
+        )
+        found = await read_attention(database)
+    assert found.webhooks == 2
+    assert (found.webhook_origin, found.webhook_error) == ("http://r", "status 503")
+    assert found.webhook_since is not None
