@@ -22,6 +22,8 @@ FAILURES_MAX = 20
 """Most failed attempts of a worker in one answer."""
 FAILURES_READ = 10_000
 """Executions among which the failed attempts of a worker are searched."""
+NAMED_MAX = 3
+"""Most executions that a blocker names."""
 
 
 class ErrorDetail(Schema):
@@ -147,6 +149,9 @@ class WaitingOnLimit(Schema):
     """All slots of its queue are held, or will be by executions ahead of it."""
 
     reason: Literal["limit"] = "limit"
+    limit_of: Literal["action", "key"] = Field(
+        default="action", description="key: its concurrency key has a limit of its own."
+    )
     max_concurrent: int
     active_count: int = Field(description="Slots of its queue that are held.")
     holders: list[int] = Field(description=f"Executions that hold slots, at most {HOLDERS_MAX}.")
@@ -335,12 +340,36 @@ class PathStep(Schema):
     gate: str = Field(
         description="queue, total, resource NAME, rate of OWNER, or pool NAME.", examples=["resource autocad"]
     )
-    state: Literal["passed", "waiting", "not_reached"] = Field(
-        description="waiting: here; passed: it holds it, or could; not_reached: it is behind that gate."
+    state: Literal["passed", "waiting", "not_reached", "elsewhere"] = Field(
+        description="waiting: here; passed: it holds it, or could; not_reached: it is behind that gate; "
+        "elsewhere: only `waiting_holders` pass it."
     )
+    is_blocker: bool = Field(description="Only a change here helps.")
     units: int = Field(description="Units that it needs.")
     held: int = Field(description="Units, slots or starts in use.")
     capacity: int | None = Field(description="null: no limit.")
+    waiting_holders: list[int] = Field(
+        description="Executions that hold what it waits for, or a gate before, and wait here themselves, at "
+        f"most {NAMED_MAX}."
+    )
+
+
+class Blocker(Schema):
+    """What keeps an execution waiting in the end: only a change there helps."""
+
+    why: str = Field(description="A sentence.", examples=["4 of 4 slots in use"])
+    held_by: list[int] = Field(description=f"Executions that hold it, at most {NAMED_MAX}.")
+    holders: int = Field(description=f"How many hold it, counted up to {HOLDERS_MAX}.")
+    since: AwareDatetime | None = Field(
+        description="Since when the first of them holds it, or since when it is granted; null: neither."
+    )
+    until: AwareDatetime | None = Field(description="When it ends by itself, where that is known.")
+    help: str = Field(
+        description="What helps.", examples=["Raise the limit of the action, or wait until a holder ends"]
+    )
+    command: str | None = Field(
+        description="A command for it; null: none.", examples=["executor actions limit reports.render NUMBER"]
+    )
 
 
 class ExecutionDetail(StoredExecution):
@@ -349,8 +378,14 @@ class ExecutionDetail(StoredExecution):
     position: int | None = Field(description="Position in its queue, from 1; null if it is not queued.")
     queue_length: int | None = Field(description="Executions in its queue; null if it is not queued.")
     waiting_on: WaitingOn | None = Field(description="Why it has not started; null if it does not wait.")
+    blocker: Blocker | None = Field(
+        description="What keeps it waiting in the end: what `waiting_on` says, or the end of its chain of "
+        "`root_cause`. Null if it does not wait."
+    )
     path: list[PathStep] = Field(
-        default_factory=list, description="The gates before its start, in order; empty if it does not wait."
+        default_factory=list,
+        description="The gates before its start, in order, then those where only holders wait; empty if it "
+        "does not wait.",
     )
     estimated_start: EstimatedStart | None = Field(
         description="Estimated from the recent starts of its queue, or of the gate where it waits. Null if "

@@ -6,7 +6,6 @@ import { queryOf } from "./api.js";
 import { Problem } from "./problem.js";
 
 const SHOWN = { beside, since };
-const HOLDERS_SHOWN = 8;
 
 /** Updates every element that shows an instant beside now. */
 setInterval(() => {
@@ -137,6 +136,11 @@ export function executionLink(id) {
   return el("a", { href: `#/executions/${id}` }, `#${id}`);
 }
 
+/** Links to several executions, behind a text. */
+export function executionLinks(ids, before) {
+  return ids.map((id, index) => [index ? ", " : before, executionLink(id)]);
+}
+
 /** The address of a queue. */
 export function queueLink({ action_ref: ref, concurrency_key: key }) {
   return `#/queues/${encodeURIComponent(ref)}${queryOf({ key })}`;
@@ -168,13 +172,6 @@ export function poolLink(name) {
 
 export function resourceLink(name) {
   return el("a", { href: `#/resources/${encodeURIComponent(name)}` }, name);
-}
-
-/** The first of several holders, each a list of nodes, and how many more there are. */
-export function listOf(holders, before = "") {
-  const links = holders.slice(0, HOLDERS_SHOWN).flatMap((each, index) => [index ? ", " : before, ...each]);
-  const more = holders.length - HOLDERS_SHOWN;
-  return more > 0 ? [...links, ` and ${count(more)} more`] : links;
 }
 
 /** Buttons of which those are pressed whose value `isChosen`; `choices` are [name, value] pairs. */
