@@ -129,7 +129,8 @@ LEFT JOIN reach r ON r.ref = a.ref
 LEFT JOIN counted c ON c.ref = a.ref
 LEFT JOIN ledger.execution e ON e.id = ANY (ARRAY[c.last_id])
 
--- attention: what an operator must not miss: stored dead letters, and workers that were lost lately. One row.
+-- attention: what an operator must not miss: stored dead letters, and workers that were lost lately and
+-- are not acknowledged. One row.
 --
 -- Counted up to $1 dead letters, and among the $2 workers that are gone and started last.
 --
@@ -138,9 +139,10 @@ SELECT (SELECT count(*)
         FROM (SELECT FROM ledger.dead_letter d ORDER BY d.died_at, d.id LIMIT $1::integer) l) AS dead_letters,
        (
            SELECT count(*) FROM (
-               SELECT w.gone_at, w.gone_why FROM ledger.worker w
+               SELECT w.gone_at, w.gone_why, w.acknowledged_at FROM ledger.worker w
                WHERE w.gone_at IS NOT NULL
                ORDER BY w.registered_at DESC LIMIT $2::integer
            ) gone
-           WHERE gone.gone_why = 'lost' AND gone.gone_at > now() - make_interval(secs => $3::float8)
+           WHERE gone.gone_why = 'lost' AND gone.acknowledged_at IS NULL
+             AND gone.gone_at > now() - make_interval(secs => $3::float8)
        ) AS lost_workers

@@ -11,6 +11,7 @@ from turnstile.common.schemas import EstimatedStart, Schema
 from turnstile.executor.callers import Channel
 from turnstile.executor.definitions import PoolDefinition, ResourceDefinition
 from turnstile.executor.questions.explain import CAUSES_MAX, HOLDERS_MAX, POSITIONS_MAX
+from turnstile.executor.questions.use import MINUTES
 
 USERS_MAX = 100
 """Most users of a resource, or actions of a pool, in one answer."""
@@ -546,6 +547,17 @@ class StoredResource(ResourceDefinition):
     """A resource as it is stored. Durations are seconds."""
 
     id: int
+    held: int | None = Field(
+        description="Units that are held. Null, like the next two: no leader answers now."
+    )
+    held_waiting: int | None = Field(
+        description="Those of them that are idle: their executions wait at later gates."
+    )
+    waiting: int | None = Field(description="Executions that wait at it.")
+    use: list[float | None] = Field(
+        description=f"Units held, in each of the last {MINUTES} minutes on average, the oldest first. "
+        "Null: not known, like what was before the present leader. Empty: no leader answers now."
+    )
     users: int = Field(description="Number of actions that use it.")
     used_by: list[ResourceUser] = Field(description=f"These actions, by name, at most {USERS_MAX}.")
     warnings: list[str] = Field(
@@ -577,6 +589,10 @@ class StoredPool(PoolDefinition):
     wanted: int | None = Field(
         description="Executions that could run now with enough workers: `held`, and those that wait for a "
         "worker, also of actions that no live worker serves. Of a paused pool only `held`. For autoscalers."
+    )
+    use: list[float | None] = Field(
+        description=f"Worker slots held, in each of the last {MINUTES} minutes on average, the oldest first. "
+        "Null: not known, like what was before the present leader. Empty: no leader answers now."
     )
     actions: int = Field(description="Number of actions in the pool.")
     action_weights: list[PoolAction] = Field(description=f"These actions, by name, at most {USERS_MAX}.")
@@ -657,6 +673,7 @@ Verb = Literal[
     "cancelled",
     "retried",
     "drained",
+    "acknowledged",
     "replayed",
     "purged",
     "revoked",
@@ -764,6 +781,11 @@ class WorkerDetail(Schema):
     draining_at: AwareDatetime | None
     stopped_at: AwareDatetime | None
     lost_at: AwareDatetime | None
+    acknowledged_at: AwareDatetime | None = Field(
+        description="When an operator said that its loss needs no more attention."
+    )
+    held_count: int = Field(description="Executions that it held when it was lost or stopped.")
+    held_ids: list[int] = Field(description=f"These executions, at most {NAMED_MAX}.")
     version: str | None = Field(
         description="Version of Turnstile; null of a worker of an earlier version.",
         examples=["1.0.0"],
@@ -807,6 +829,17 @@ class WorkerRun(Schema):
     stopping: Stopping | None
 
 
+class HeldExecution(Schema):
+    """An execution that a worker held when it was lost or stopped."""
+
+    id: int
+    action_ref: str
+    concurrency_key: str | None
+    attempt: int | None = Field(description="The attempt there. Null, like the next: it had none.")
+    started_at: AwareDatetime | None = Field(description="When that had started; null: it had not.")
+    status: Status = Field(description="What the execution does now.")
+
+
 class ServedAction(Schema):
     """An action whose code a worker has. The other fields are those of the stored definition."""
 
@@ -833,6 +866,9 @@ class WorkerPage(WorkerDetail):
     """One worker with what it runs, its last failures and what it said at its start."""
 
     runs: list[WorkerRun] = Field(description=f"The longest running first, at most {RUNS_MAX}.")
+    held: list[HeldExecution] = Field(
+        description=f"What it held when it was lost or stopped, by id, at most {RUNS_MAX}."
+    )
     pool_capacities: list[PoolCapacity] = Field(description="In the order of `pools`.")
     actions: list[ServedAction] | None = Field(
         description=f"By name, at most {SERVED_MAX}. Null: it named none, and counts for all of its pools."

@@ -49,6 +49,7 @@ from turnstile.executor.questions.protocol import (
     WorkersPage,
     WorkerState,
 )
+from turnstile.executor.questions.use import UseHistory
 from turnstile.executor.queue_manager.state import (
     ActionState,
     Execution,
@@ -78,6 +79,10 @@ class Known(Protocol):
     def changes(self) -> ChangeLog:
         """Which queues changed lately."""
 
+    @property
+    def uses(self) -> UseHistory:
+        """How much of resources and pools was held lately."""
+
     def workers(self) -> Iterable[WorkerState]:
         """Return all workers."""
 
@@ -105,7 +110,7 @@ def answer(question: Question[Any], known: Known) -> Steps[object]:
         case protocol.PoolQueue():
             return pool_queue(question, state)
         case protocol.Gates():
-            return gates(question, state)
+            return _gates(question, known)
         case protocol.Workers():
             return _workers(question, known)
         case protocol.WorkerOf():
@@ -308,6 +313,11 @@ def _in_queue(place: Place) -> WaitingPlace:
 
 def _at_workers(workers: Iterable[Worker]) -> Iterator[Execution]:
     return chain.from_iterable(worker.held.values() for worker in workers)
+
+
+def _gates(question: protocol.Gates, known: Known) -> Steps[protocol.GateGauges]:
+    now = known.monotonic()
+    return gates(known.state, lambda kind, name: known.uses.of(kind, name, now) if question.with_use else ())
 
 
 # Workers.

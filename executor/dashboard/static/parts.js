@@ -156,6 +156,22 @@ export function keyOf(key) {
   return key === null ? null : el("span", { class: "key", title: "Concurrency key" }, key);
 }
 
+/** The states of worker processes of one name, each once, with how many there are. */
+export function workerStates(workers) {
+  const states = workers.flatMap(({ state, not_ready: trouble, acknowledged_at: known }) =>
+    [known ? `${state}_acknowledged` : state, trouble && "not_ready"].filter(Boolean));
+  return el("span", { title: workers.map((each) => each.not_ready).filter(Boolean).join("\n") || null },
+    [...new Set(states)].map((state) => {
+      const many = states.filter((each) => each === state).length;
+      return [badge(state), many > 1 ? ` ${count(many)} ` : " "];
+    }));
+}
+
+/** Whether a worker was lost, and no operator has acknowledged it. */
+export function needsAttention({ state, acknowledged_at: known }) {
+  return state === "lost" && !known;
+}
+
 /** The page of a worker; `name` is its id or its name. */
 export function workerLink(name) {
   return `#/workers/${encodeURIComponent(name)}`;

@@ -40,6 +40,7 @@ from turnstile.executor.questions.protocol import (
     read_question,
     read_reply,
 )
+from turnstile.executor.questions.use import MINUTES, UseHistory
 from turnstile.executor.queue_manager.decide import decide
 from turnstile.executor.queue_manager.decisions import Decisions
 from turnstile.executor.queue_manager.definitions import Action, KeySettings, Pool, Resource, Use
@@ -68,6 +69,7 @@ class Installation:
         self.state = State()
         self.durations = Durations()
         self.changes = ChangeLog("1")
+        self.uses = UseHistory()
         self.now = 1000.0
         self.turn(*inputs)
 
@@ -76,6 +78,7 @@ class Installation:
         out = decide(self.state, inputs, self.now)
         self.durations.learn(out)
         self.changes.note(self.state, out, refs, self.now)
+        self.uses.note(self.state, self.now)
         return out
 
     def admit(self, ref: str, *, key: str = "", priority: int = 3, count: int = 1) -> list[int]:
@@ -305,6 +308,9 @@ def test_gates_are_counted_for_gauges() -> None:
     assert [(each.name, each.held, each.waiting, each.served) for each in found.pools] == [
         ("default", 1, 1, ("a",))
     ]
+    assert {each.use for each in (*found.resources, *found.pools)} == {()}
+    with_use = has.ask(Gates(with_use=True))
+    assert [len(each.use) for each in (*with_use.resources, *with_use.pools)] == [MINUTES] * 2
 
 
 def test_workers_come_in_pages_and_one_with_what_it_holds() -> None:
