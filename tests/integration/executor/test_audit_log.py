@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.inbox import ANN
+from tests.support.ledger import LOST_WORKER
 from tests.support.served import Served, serve
 from tests.support.traffic import until
 from turnstile.executor.api.auth import READING, templates
@@ -163,11 +164,6 @@ _CHANGES: tuple[tuple[str, str, str, Any], ...] = (
     ("POST", "/tokens", "/tokens", {"name": "ci", "role": "read"}),
     ("DELETE", "/tokens/{token_id}", "/tokens/1", None),
 )
-_LOST = """
-INSERT INTO ledger.worker (worker_id, session, secret_hash, name, pools, concurrency, lease_seconds,
-                           is_taking, is_draining, about, registered_at, heard_at, gone_at, gone_why, held_ids)
-VALUES ('lost', 1, 'x', 'w', '{none}', 1, 30, false, false, '{}', now(), now(), now(), 'lost', '{}')
-"""
 _NOT_HERE = {
     # A question.
     ("POST", "/workers/{worker_id}/no-reclaim"),
@@ -189,7 +185,7 @@ async def test_every_route_that_changes_something_is_recorded(database_url: str)
         ids = await served.submit_many("a.b", 2)
         assert ids[0] == 1
         await served.database.fetch(_WEBHOOK, ids[0])
-        await served.database.fetch(_LOST)
+        await served.database.fetch(LOST_WORKER)
         await served.database.fetch(
             statements("dead_letters/dead_letters.sql")["store"], json.dumps([_LETTER]), [b""]
         )
