@@ -44,11 +44,11 @@ class _Said(NamedTuple):
 
 def blocker(on: WaitingOn, execution: StoredExecution, now: datetime) -> Blocker:
     """Return what keeps an execution waiting in the end, and what would help."""
-    whose = "the action"
+    who = ""
     while (cause := _cause(on)) is not None:
-        on, whose = cause.on, f"the action of #{cause.ids[0]}" if cause.ids else whose
+        on, who = cause.on, f"#{cause.ids[0]}" if cause.ids else who
     holders = [each if isinstance(each, int) else each.id for each in getattr(on, "holders", ())]
-    said = _said(on, execution, whose, now)
+    said = _said(on, execution, who, now)
     return Blocker(
         why=said.why,
         held_by=holders[:NAMED_MAX],
@@ -74,7 +74,8 @@ def _until(on: WaitingOn) -> datetime | None:
             return None
 
 
-def _said(on: WaitingOn, execution: StoredExecution, whose: str, now: datetime) -> _Said:
+def _said(on: WaitingOn, execution: StoredExecution, who: str, now: datetime) -> _Said:
+    """Return the sentence; `who`: the holder that waits there, if it is not the execution itself."""
     ref = execution.action_ref
     match on:
         case WaitingOnPause():
@@ -84,13 +85,13 @@ def _said(on: WaitingOn, execution: StoredExecution, whose: str, now: datetime) 
         case WaitingOnTotal() if on.closed is not None:
             return _Said("max_concurrent_total of the action is 0", "Raise it", _APPLY)
         case WaitingOnTotal():
-            return _Said(_units(on), "Raise max_concurrent_total, or wait until a holder ends", _APPLY)
+            return _Said(_units(on, who), "Raise max_concurrent_total, or wait until a holder ends", _APPLY)
         case WaitingOnResource():
-            return _at_resource(on)
+            return _at_resource(on, who)
         case WaitingOnRate():
             return _at_rate(on)
         case WaitingOnWorker():
-            return _without_worker(on, whose)
+            return _without_worker(on, who)
         case WaitingOnPool():
             return _in_pool(on)
         case NotDue():
@@ -115,7 +116,7 @@ def _at_limit(on: WaitingOnLimit, execution: StoredExecution) -> _Said:
     return _Said(why, f"Raise the limit of the {on.limit_of}, or wait until a holder ends", command)
 
 
-def _at_resource(on: WaitingOnResource) -> _Said:
+def _at_resource(on: WaitingOnResource, who: str) -> _Said:
     name = on.gate.removeprefix("resource ")
     put = f"executor resources put {name} --capacity NUMBER"
     match on.closed:
@@ -124,23 +125,24 @@ def _at_resource(on: WaitingOnResource) -> _Said:
         case "capacity_zero":
             return _Said(f"the capacity of {on.gate} is 0", "Raise it", put)
         case "capacity_too_low":
-            why = f"needs {_counted(on.units)} of {on.gate}, whose capacity is {on.capacity}"
+            why = f"{_needs(on, who)} of {on.gate}, whose capacity is {on.capacity}"
             return _Said(why, "Raise the capacity, or let the action use fewer units", put)
         case None:
-            return _Said(_units(on), "Raise the capacity, or wait until a holder ends", put)
+            return _Said(_units(on, who), "Raise the capacity, or wait until a holder ends", put)
 
 
-def _units(on: _Gate) -> str:
+def _units(on: _Gate, who: str) -> str:
     gate = "the total of the action" if on.gate == "total" else on.gate
     free = "" if on.capacity is None else f", {on.free} of {on.capacity} free"
     ahead = ""
     if on.first is not None and on.free is not None and on.free >= on.units:
         ahead = f", but #{on.first.id} is ahead and needs {on.first.units}"
-    return f"needs {_counted(on.units)} of {gate}{free}{ahead}"
+    return f"{_needs(on, who)} of {gate}{free}{ahead}"
 
 
-def _counted(units: int) -> str:
-    return "1 unit" if units == 1 else f"{units} units"
+def _needs(on: _Gate, who: str) -> str:
+    units = "1 unit" if on.units == 1 else f"{on.units} units"
+    return f"{who} needs {units}" if who else f"needs {units}"
 
 
 def _at_rate(on: WaitingOnRate) -> _Said:
@@ -152,8 +154,9 @@ def _at_rate(on: WaitingOnRate) -> _Said:
     return _Said(why, "Raise the rate, or wait for the next start", command)
 
 
-def _without_worker(on: WaitingOnWorker, whose: str) -> _Said:
-    why = f"no live worker in pool {on.pool} serves {whose}"
+def _without_worker(on: WaitingOnWorker, who: str) -> _Said:
+    of = f" of {who}" if who else ""
+    why = f"no live worker in pool {on.pool} serves the action{of}"
     if not on.other_pools:
         return _Said(why, "Start one", _worker(on.pool))
     pools = ", ".join(on.other_pools)

@@ -59,6 +59,7 @@ const PATH = [
     each.is_blocker && [" ", badge("blocker")])],
   ["Needs", "number", (each) => count(each.units)],
   ["Held", "", (each) => occupancy(each.held, each.capacity)],
+  ["There since", "", (each) => instant(each.since)],
 ];
 
 const GATES = [
@@ -70,6 +71,12 @@ const GATES = [
   ["Waited", "number", (each) => (each.passed_at ?? each.ended_at
     ? duration(between(each.arrived_at, each.passed_at ?? each.ended_at)) : elapsed(each.arrived_at))],
 ];
+
+/** Since when an execution waits at a gate, or holds it; null: it is not there yet. */
+function sinceOf({ gates = [], queued_at: queued }, gate) {
+  const step = gates.find((each) => each.gate === gate);
+  return step?.passed_at ?? step?.arrived_at ?? (gate === "queue" ? queued : null);
+}
 
 export function show(main, { id }, { live, signal }) {
   const wrong = errorLine();
@@ -108,8 +115,9 @@ export function show(main, { id }, { live, signal }) {
     render(progress, !it.completed_at && progressOf(it.progress));
     attempts.update(it.attempts);
     pathPart.hidden = it.path.length === 0;
-    path.update(it.path);
-    gatesPart.hidden = !it.gates;
+    path.update(it.path.map((each) => ({ ...each, since: sinceOf(it, each.gate) })));
+    // While it waits, its path has them all.
+    gatesPart.hidden = !it.gates || !pathPart.hidden;
     // It waits at the last one of which the time is not known.
     gates.update((it.gates ?? []).map((each, n, all) => ({ ...each, waits: n === all.length - 1,
       ended_at: it.completed_at })));

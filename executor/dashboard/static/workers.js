@@ -48,7 +48,7 @@ function columnsOf(act) {
   return [
     ["Worker", "row", nameOf],
     ["State", "", workerStates],
-    ["Running", "", (all) => occupancy(sum(present(all), "running"), sum(present(all), "concurrency"))],
+    ["Running", "", (all) => runningOf(all.filter(({ state }) => STATES.present.includes(state)))],
     ["Held when gone", "", heldOf],
     ["Pools", "", (all) => [...new Set(all.flatMap(({ pools }) => pools))].join(", ")],
     ["Host", "", ([{ host, pid }, ...others]) => (others.length ? host : `${host}, process ${pid}`)],
@@ -78,8 +78,8 @@ function nameOf([newest, ...others]) {
   ];
 }
 
-function present(workers) {
-  return workers.filter(({ state }) => STATES.present.includes(state));
+function runningOf(workers) {
+  return workers.length ? occupancy(sum(workers, "running"), sum(workers, "concurrency")) : none("–");
 }
 
 function sum(workers, field) {

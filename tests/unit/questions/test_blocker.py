@@ -157,6 +157,7 @@ def test_the_end_of_the_chain_of_causes_is_the_blocker() -> None:
     found = of({**LIMIT, **caused_by(at_cad, 11)})
     assert found.why == "no live worker in pool gpu serves the action of #50"
     assert found.held_by == []
+    assert of({**LIMIT, **caused_by(GATE, 11)}).why == "#11 needs 2 units of resource cad, 1 of 10 free"
     # Those ahead are of its own action.
     ahead = of({**LIMIT, "active_count": 0, "holders": [], **caused_by(NO_WORKER)})
     assert ahead.why == "no live worker in pool gpu serves the action"
