@@ -49,6 +49,9 @@ class _CommandLines(LazyCommandGroup):
             "Load-test an installation and verify order and limits.",
             extra="stress",
         ),
+        "env": LazyCommand(
+            "turnstile.env:env", "Print an environment file for compose.yaml, with new random secrets."
+        ),
         "healthcheck": LazyCommand(
             "turnstile.healthcheck:healthcheck", "Check that the service in this container is alive."
         ),
