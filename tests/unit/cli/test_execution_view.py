@@ -21,7 +21,7 @@ SINCE = "2026-11-21T07:29:15Z"
 
 def execution(why: str | None, *, key: str | None = None, **fields: Any) -> Json:
     """Return an execution that waits; the fields of its blocker among others."""
-    blocker = {
+    blocker: dict[str, Any] = {
         "why": why, "held_by": [], "holders": 0, "since": None, "until": None, "help": "", "command": None,
     }  # fmt: skip
     blocker |= {name: fields.pop(name) for name in blocker if name in fields}
