@@ -32,6 +32,7 @@ from turnstile.executor.leader.records import (
     Journal,
     LiveRow,
     PackedWaiting,
+    SingletonRow,
     Turn,
     WaitingRow,
     WorkerRow,
@@ -230,6 +231,12 @@ _PARTS: Final = {
             (doubles, "kept_until"), (texts, "properties"),
         ),
         Part("early_cancels_over", (bigints, int)),
+        Part(
+            "singletons",
+            (bigints, "execution_id"), (texts, "action_ref"), (texts, "singleton"), (texts, "key"),
+            (bigints, "priority"),
+        ),
+        Part("singletons_over", (bigints, int)),
         Part("bodies_over", (uuids, lambda body_id: body_id)),
         Part("inbox_begun", (uuids, lambda pair: pair[0]), (bigints, lambda pair: pair[1])),
         Part("inbox_over", (bigints, int)),
@@ -410,6 +417,11 @@ def stored_request_of(row: "Record") -> StoredRequest:
 def event_of(row: "Record") -> EventRow:
     """Return a message that is to be published."""
     return EventRow(**row)
+
+
+def singleton_of(row: "Record") -> SingletonRow:
+    """Return a living execution with the name that it has alone."""
+    return SingletonRow(**row)
 
 
 def early_cancel_of(row: "Record") -> EarlyCancelRow:

@@ -248,6 +248,17 @@ class EarlyCancelRow:
     """Of its message, for its dead letter: JSON; None: it came in another way."""
 
 
+class SingletonRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A living execution that was admitted as a singleton."""
+
+    execution_id: int
+    action_ref: str
+    singleton: str
+    key: str
+    """Of its queue, as the rest."""
+    priority: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockChange:
     """The virtual time of a gate and priority, and finish tags of flows that passed; None: forgotten."""
@@ -320,6 +331,8 @@ class Turn:
     events_over: Sequence[int] = ()
     early_cancels: Sequence[EarlyCancelRow] = ()
     early_cancels_over: Sequence[int] = ()
+    singletons: Sequence[SingletonRow] = ()
+    singletons_over: Sequence[int] = ()
     inbox_begun: Sequence[tuple[UUID, int]] = ()
     """Deletions that later turns go on with, and how many executions they have cancelled by now."""
     bodies_over: Sequence[UUID] = ()
@@ -351,6 +364,7 @@ class Loaded:
     workers: Sequence[WorkerRow]
     events: Sequence[EventRow]
     early_cancels: Sequence[EarlyCancelRow]
+    singletons: Sequence[SingletonRow] = ()
     checkpoint: Checkpoint | None
     journals: Sequence[Journal]
     """Of the turns after the checkpoint, in order."""

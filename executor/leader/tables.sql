@@ -387,6 +387,17 @@ CREATE TABLE ledger.early_cancel (
     CONSTRAINT early_cancel_names_one CHECK (num_nonnulls(execution_id, idempotency_key) = 1)
 );
 
+-- Living executions that have a name alone.
+CREATE TABLE ledger.singleton (
+    -- An execution has one name.
+    execution_id bigint PRIMARY KEY,
+    action_ref text NOT NULL,
+    singleton text NOT NULL,
+    -- Its queue and its place in it, by which it is found among what waits.
+    key text NOT NULL,
+    priority smallint NOT NULL
+);
+
 -- Commands that no turn has decided.
 CREATE TABLE ledger.inbox (
     -- A command that is stored again is the same command.

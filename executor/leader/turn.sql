@@ -328,6 +328,16 @@ FROM fence, unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::doubl
 -- early_cancels_over: cancels that were applied, or kept for long enough.
 DELETE FROM ledger.early_cancel c USING fence, unnest($1::bigint[]) AS r(id) WHERE c.id = ANY (ARRAY[r.id])
 
+-- singletons: the names of new executions that have them alone.
+INSERT INTO ledger.singleton (execution_id, action_ref, singleton, key, priority)
+SELECT r.execution_id, r.action_ref, r.singleton, r.key, r.priority
+FROM fence, unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::bigint[])
+    AS r(execution_id, action_ref, singleton, key, priority)
+
+-- singletons_over: those that have ended.
+DELETE FROM ledger.singleton s USING fence, unnest($1::bigint[]) AS r(id)
+WHERE s.execution_id = ANY (ARRAY[r.id])
+
 -- inbox_begun: how much of a deletion of several turns is done.
 UPDATE ledger.inbox i SET cancelled = r.cancelled
 FROM fence, unnest($1::uuid[], $2::bigint[]) AS r(command_id, cancelled)

@@ -145,7 +145,7 @@ class Leadership:
         now = clock.monotonic()
         self.sessions = Sessions(loaded.epoch, self.state, loaded.workers, now, offset=self._offset)
         self.definitions = Definitions(loaded.definitions, loaded.action_ids)
-        self.admission = Admission(loaded.early_cancels, self.state, self.definitions)
+        self.admission = Admission(loaded.early_cancels, loaded.singletons, self.state, self.definitions)
         self.outbox = Outbox(loaded.events, loaded.newest_event_id, result_bytes_max=event_result_bytes_max)
         self.watchdog = Watchdog(stop_seconds)
         self.carried: list[Input] = []
@@ -339,7 +339,8 @@ class Turns:
             workers=list(lead.sessions.rows.values()),
             definitions=lead.definitions.rows, action_ids=lead.definitions.new_action_ids,
             audit=lead.definitions.log.rows, early_cancels=lead.admission.early_rows,
-            early_cancels_over=lead.admission.early_over, events=lead.outbox.take_new(),
+            early_cancels_over=lead.admission.early_over, singletons=lead.admission.singletons.rows,
+            singletons_over=lead.admission.singletons.over, events=lead.outbox.take_new(),
             events_over=lead.outbox.take_confirmed(),
             answers=[(key, json.dumps(body).encode()) for key, body in answers],
             outcomes=[(key, json.dumps(body).encode()) for key, body in lead.admission.outcomes],
