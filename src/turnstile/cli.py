@@ -49,6 +49,11 @@ class _CommandLines(LazyCommandGroup):
             "Load-test an installation and verify order and limits.",
             extra="stress",
         ),
+        "worker-check": LazyCommand(
+            "turnstile.testing.worker_check.command:worker_check",
+            "Check that a worker, in any language, follows the protocol.",
+            extra="dev",
+        ),
         "healthcheck": LazyCommand(
             "turnstile.healthcheck:healthcheck", "Check that the service in this container is alive."
         ),

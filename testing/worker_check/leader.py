@@ -312,7 +312,7 @@ def grant(execution_id: int) -> Grant:
 
 def offer(execution_id: int, action: str, parameters: bytes, **fields: Any) -> Offer:
     """Return an offer of an execution, by its own grant if no other is given."""
-    given = {"grant": grant(execution_id), "attempt": 1} | fields
+    given: dict[str, Any] = {"grant": grant(execution_id), "attempt": 1} | fields
     return Offer(execution_id=execution_id, action_ref=action, parameters=parameters, **given)
 
 

@@ -95,9 +95,7 @@ class Scene:
         parameters = {"trace": str(self.trace.path), "name": str(execution_id), "seconds": 0.3} | given
         return offer(execution_id, ACTION, json.dumps(parameters).encode(), **fields)
 
-    async def offer(
-        self, *ids: int, queue: str = "check.a", at_once: int | None = None, **given: Any
-    ) -> int:
+    async def offer(self, *ids: int, queue: str = "check.a", at_once: int | None = None, **given: Any) -> int:
         """Offer executions of one queue in one message; return its number."""
         return await self.offers(queue, at_once, *(self.run(each, **given) for each in ids))
 
