@@ -3,6 +3,7 @@
 A case plays the leader over a `Scene`, and raises AssertionError with a sentence about the worker.
 """
 
+import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable
@@ -324,7 +325,7 @@ async def doubt_obeys_a_cancel(scene: Scene) -> None:
     await scene.leader.cancel(1)
     (end,) = await scene.leader.ended(1)
     check(end.status is Status.CANCELLED, f"The end is {end.status} and not cancelled.")
-    check(not scene.trace.is_running(1), "The cancelled execution still runs.")
+    await scene.until(lambda: not scene.trace.is_running(1), "The cancelled execution still runs.")
 
 
 @case(_LEASE)
@@ -852,14 +853,19 @@ async def sigterm_drains(scene: Scene) -> None:
 
 @case(_DRAIN)
 async def operator_drains(scene: Scene) -> None:
-    """`is_draining` of an answer drains the worker as SIGTERM does."""
+    """`is_draining` of an answer drains the worker, which then ends or stays idle."""
     await scene.serves()
     await scene.offer(1, 2, at_once=1, seconds=1.5)
     await scene.runs(1)
+    first = scene.leader.hello.sender
     scene.worker.may_end = True
     scene.leader.is_draining = True
     await scene.returned(2)
     await scene.leader.ended(1)
+    await scene.until(lambda: scene.leader.has_left, "No worker.leaving was reported.")
+    await asyncio.sleep(2 * HEARTBEAT_SECONDS)
+    check(scene.leader.hello.sender == first, "A worker that an operator drained began a new session.")
+    scene.worker.terminate()
     await _leaves(scene)
 
 

@@ -255,7 +255,8 @@ class Worker:
     def terminate(self) -> None:
         """Send SIGTERM to the process of the command."""
         self.may_end = True
-        self._process.send_signal(signal.SIGTERM)
+        if not self.has_ended:
+            self._process.send_signal(signal.SIGTERM)
 
     async def kill(self) -> None:
         """Kill the process and what it started."""
