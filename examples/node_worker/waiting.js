@@ -40,7 +40,7 @@ export class WaitingList {
       queue.returned = later(queue.returned, offer.grant)
       return false
     }
-    const before = each => rank(each) < rank(offer) || (rank(each) === rank(offer) && each.execution_id < offer.execution_id)
+    const before = each => (rank(each) - rank(offer) || each.execution_id - offer.execution_id) < 0
     let place = queue.line.length
     while (place > 0 && !before(queue.line[place - 1])) place--
     queue.line.splice(place, 0, offer)
@@ -110,14 +110,14 @@ export class WaitingList {
     if (queue === undefined) {
       queue = { atOnce: Infinity, barrier: '0.0', returned: '0.0', running: 0, line: [] }
       this.#queues.set(name, queue)
-      if (this.#queues.size > IDLE_QUEUES_MAX) this.#forgetOne()
+      if (this.#queues.size > IDLE_QUEUES_MAX) this.#forgetOne(name)
     }
     return queue
   }
 
-  #forgetOne() {
-    for (const [name, queue] of this.#queues)
-      if (!queue.line.length && !queue.running && !isClosed(queue)) return this.#queues.delete(name)
+  #forgetOne(newest) {
+    for (const [name, { line, running, ...marks }] of this.#queues)
+      if (name !== newest && !line.length && !running && !isClosed(marks)) return this.#queues.delete(name)
   }
 }
 
