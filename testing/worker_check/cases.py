@@ -155,7 +155,7 @@ async def held_lists_everything(scene: Scene) -> None:
     await scene.serves()
     await scene.offer(1, seconds=0.1, queue="check.b")
     await scene.leader.ended(1)
-    await scene.until(lambda: scene.leader.reports and _is_committed(scene), "Nothing was committed.")
+    await _commit_is_heard(scene)
     scene.leader.is_committing = False
     await scene.offer(2, seconds=0.1, queue="check.b")
     await scene.leader.ended(2)
@@ -517,8 +517,7 @@ async def offer_after_the_commit_is_returned(scene: Scene) -> None:
     await scene.serves()
     await scene.offer(1, seconds=0.1)
     (end,) = await scene.leader.ended(1)
-    await scene.until(lambda: _is_committed(scene), "The reports were not committed.")
-    await scene.quiet()
+    await _commit_is_heard(scene)
     count = len(scene.leader.reports)
     await scene.offer(1, seconds=0.1)
     await scene.until(
@@ -713,8 +712,7 @@ async def kept_from_follows_the_commit(scene: Scene) -> None:
     await scene.serves()
     await scene.offer(1, seconds=0.1)
     await scene.leader.ended(1)
-    await scene.until(lambda: _is_committed(scene), "The reports were not committed.")
-    await scene.quiet()
+    await _commit_is_heard(scene)
     committed = scene.leader.committed(scene.leader.hello.sender.worker_id)
     await scene.offer(2, seconds=0.1)
     await scene.leader.ended(2)
@@ -975,9 +973,11 @@ def _begun_in_order(scene: Scene, names: list[str]) -> None:
     check(found == names, f"The executions started in the order {found}; expected was {names}.")
 
 
-def _is_committed(scene: Scene) -> bool:
-    """Whether an answer has said that everything is committed that arrived."""
-    return scene.leader.committed(scene.leader.hello.sender.worker_id) == scene.leader.reports[-1].number
+async def _commit_is_heard(scene: Scene) -> None:
+    """Wait until the worker was told that everything is committed that has arrived."""
+    last, worker_id = scene.leader.reports[-1].number, scene.leader.hello.sender.worker_id
+    await scene.until(lambda: scene.leader.committed(worker_id) >= last, "A report is missing.")
+    await scene.quiet()
 
 
 def _json(end: AttemptEnded) -> object:

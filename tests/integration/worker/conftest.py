@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.scripted_leader import ScriptedLeader
+from turnstile.testing.worker_check.leader import ScriptedLeader
 
 
 @pytest.fixture
