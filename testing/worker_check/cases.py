@@ -334,6 +334,7 @@ async def lost_lease_kills_everything(scene: Scene) -> None:
     await scene.serves()
     await scene.offer(1, 2, at_once=1, seconds=LEASE_SECONDS + 20)
     await scene.runs(1)
+    scene.worker.may_end = True
     scene.link.cut()
     cut_at = time.time()
     await scene.until(
@@ -344,7 +345,6 @@ async def lost_lease_kills_everything(scene: Scene) -> None:
     )
     ran_seconds = scene.trace.last(1) - cut_at
     check(ran_seconds <= LEASE_SECONDS, f"An execution ran {ran_seconds:.1f} s without a connection.")
-    scene.worker.may_end = True
     scene.link.mend()
     await _begins_anew(scene)
 
@@ -482,11 +482,12 @@ async def copy_of_a_message_changes_nothing(scene: Scene) -> None:
 async def offer_of_what_runs_is_answered(scene: Scene) -> None:
     """An offer of what runs already is answered with execution.started, and starts nothing."""
     await scene.serves()
-    await scene.offer(1, seconds=3)
+    await scene.offer(1, seconds=5)
     await scene.runs(1)
     await scene.until(lambda: scene.leader.started() == [1], "The start was not reported.")
+    await _commit_is_heard(scene)
     count = len(scene.leader.reports)
-    await scene.offer(1, seconds=3)
+    await scene.offer(1, seconds=5)
     await scene.until(
         lambda: any(isinstance(each.body, AttemptStarted) for each in scene.leader.reports[count:]),
         "The repeated offer was not answered with execution.started.",
@@ -611,8 +612,8 @@ async def cancel_after_the_end(scene: Scene) -> None:
     await scene.leader.ended(1)
     await scene.leader.cancel(1)
     await scene.quiet()
-    found = [each.status for each in scene.leader.bodies(AttemptEnded)]
-    check(found == [Status.COMPLETED], f"A cancel after the end led to the ends {found}.")
+    found = [str(each.status) for each in scene.leader.bodies(AttemptEnded)]
+    check(found == ["completed"], f"A cancel after the end led to the ends {found}.")
 
 
 @case(_OFFERS)
@@ -907,7 +908,7 @@ async def leaving_waits_for_the_commit(scene: Scene) -> None:
     scene.leader.is_committing = False
     scene.worker.terminate()
     await scene.until(lambda: scene.leader.has_left, "No worker.leaving was reported after SIGTERM.")
-    await scene.quiet()
+    await asyncio.sleep(2 * HEARTBEAT_SECONDS)
     check(not scene.worker.has_ended, "The worker ended before its last reports were committed.")
     scene.leader.is_committing = True
     scene.leader.commit()

@@ -153,7 +153,7 @@ async def run_case(command: Sequence[str], case: Case, amqp_url: str) -> Verdict
         lines = (folder / "worker.log").read_text(errors="replace").splitlines()
     return Verdict(
         case=case,
-        faults=tuple(faults),
+        faults=tuple(dict.fromkeys(faults)),
         seconds=time.monotonic() - began_at,
         log="\n".join(lines[-_LOG_LINES:]),
     )

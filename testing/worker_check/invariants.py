@@ -11,8 +11,9 @@ _SHOWN_MAX: Final = 3
 
 
 def broken_invariants(scene: Scene) -> list[str]:
-    """Return a sentence for each that the worker broke."""
-    found = [
+    """Return a sentence for each that the worker broke, perhaps more than once."""
+    return [
+        *filter(None, [scene.worker.broke]),
         *_unreadable(scene),
         *_other_secrets(scene),
         *_numbers_used_twice(scene),
@@ -20,7 +21,6 @@ def broken_invariants(scene: Scene) -> list[str]:
         *_second_ends(scene),
         *_second_starts(scene),
     ]
-    return list(dict.fromkeys(found))
 
 
 def _unreadable(scene: Scene) -> Iterator[str]:
@@ -72,6 +72,5 @@ def _second_ends(scene: Scene) -> Iterator[str]:
 
 def _second_starts(scene: Scene) -> Iterator[str]:
     for name, count in Counter(scene.trace.begun()).items():
-        # Of a recalled execution a second grant may start; of what ran, none was given in any case.
         if count > 1:
             yield f"The execution {name} started {count} times."

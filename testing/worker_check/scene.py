@@ -72,8 +72,8 @@ class Scene:
 
         async def holds() -> bool:
             found = condition() if not asyncio.iscoroutinefunction(condition) else await condition()
-            if not found and self.worker.has_ended and not self.worker.may_end:
-                raise AssertionError(f"The process of the worker has ended with {self.worker.exit_code}.")
+            if not found and self.worker.broke is not None:
+                raise AssertionError(self.worker.broke)
             return bool(found)
 
         await until(holds, otherwise, seconds)
@@ -251,6 +251,13 @@ class Worker:
     def exit_code(self) -> int | None:
         """Its exit code; None: it runs."""
         return self._process.returncode
+
+    @property
+    def broke(self) -> str | None:
+        """A sentence if the process has ended though the case gave no reason."""
+        if not self.has_ended or self.may_end:
+            return None
+        return f"The process of the worker has ended with {self.exit_code}."
 
     def terminate(self) -> None:
         """Send SIGTERM to the process of the command."""
