@@ -170,7 +170,8 @@ class Trace:
         """Return how many of these ran at the same time at most; without names, of all."""
         chosen = set(map(str, names)) or {each.name for each in self.marks()}
         spans = [(min(ats), max(ats)) for ats in self._seen(chosen) if ats]
-        return max((sum(first <= at <= last for first, last in spans) for at, _ in spans), default=0)
+        # One that begins in the millisecond in which another one ends follows it.
+        return max((sum(first <= at < last for first, last in spans) for at, _ in spans), default=0)
 
     def _seen(self, names: set[str]) -> list[list[float]]:
         marks = self.marks()
