@@ -8,6 +8,8 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PEERS_VENV := .venv-peers
 PEERS_READY := $(PEERS_VENV)/.ready
+RELEASE_VENV := .venv-release
+RELEASE_READY := $(RELEASE_VENV)/.ready
 # Most tests wait for real processes: each of three has servers of its own, and two processors are busy.
 TEST_WORKERS ?= 3
 # ruff measures the lines of Python; these files it does not read.
@@ -114,6 +116,14 @@ $(PEERS_READY): pyproject.toml requirements/peers.txt scripts/setup
 	@scripts/setup "$(PYTHON)" "$(PEERS_VENV)" requirements/peers.txt
 	@touch $@
 
+.PHONY: release
+release: $(RELEASE_READY) ## Build wheel, source, image and bill of materials of the last commit in dist/, and check them
+	@scripts/release "$(PYTHON)" "$(RELEASE_VENV)"
+
+$(RELEASE_READY): pyproject.toml requirements/release.txt scripts/setup
+	@scripts/setup "$(PYTHON)" "$(RELEASE_VENV)" requirements/release.txt
+	@touch $@
+
 .PHONY: docs
 docs: $(READY) ## Build the documentation as a site in build/docs; a warning is an error
 	@$(BIN)/sphinx-build -q -W --keep-going docs build/docs && echo build/docs/index.html
@@ -141,6 +151,8 @@ lock: | $(BIN)/uv ## Resolve requirements/*.txt (newer versions: make lock LOCK_
 	    -o requirements/dev.txt
 	$(LOCK) $(LOCK_OPTIONS) pyproject.toml --extra stress --group peers -c requirements/runtime.txt \
 	    -c requirements/build.txt -o requirements/peers.txt
+	$(LOCK) $(LOCK_OPTIONS) pyproject.toml --extra executor --group release -c requirements/runtime.txt \
+	    -c requirements/build.txt -o requirements/release.txt
 
 # Older than pyproject.toml it will do: what it resolves is what the next set-up installs.
 $(BIN)/uv:
@@ -148,5 +160,5 @@ $(BIN)/uv:
 
 .PHONY: clean
 clean: ## Remove .venv, caches and build products
-	rm -rf $(VENV) $(PEERS_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(PEERS_VENV) $(RELEASE_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

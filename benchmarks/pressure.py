@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 _PARTS: Final = ("all", POSTGRESQL)
 """Whose CPU is compared."""
 _WITHOUT: Final = "without"
-_BEFORE: Final = "before"
 _OVERLOAD: Final = "overload"
 _BACKLOG: Final = "backlog"
 _TOO_MUCH: Final = 1.5
@@ -223,7 +222,7 @@ def _ratios(without: Runs, meanwhile: Runs) -> list[Row]:
 async def overload(servers: Servers, sizes: Sizes) -> Section:
     """Submit more than can run for a while, then let the backlog run, and check the whole history."""
     async with _warm_system(servers, sizes) as system:
-        before = await system.run(load(LIMITED, sizes.share(2)))
+        before = await system.run(load(LIMITED, sizes.executions * 2))
         rate = before.per_second * _TOO_MUCH
         # Whole rounds over the actions, so that every action gets equally many.
         too_much = load(LIMITED, max(round(rate * sizes.overload_seconds / len(LIMITED)), 1) * len(LIMITED))
@@ -234,15 +233,16 @@ async def overload(servers: Servers, sizes: Sizes) -> Section:
         draining = await _drained(system, expected, backlog)
         await system.require_no_failure()
         admitted = sum((await system.totals(LIMITED, "total_enqueued")).values())
+        after = await system.run(load(LIMITED, sizes.executions * 2))
         late, above = await _violations(system.session)
-    runs = {_BEFORE: [before], _OVERLOAD: [during], _BACKLOG: [draining]}
+    runs = {_WITHOUT: [before, after], _OVERLOAD: [during], _BACKLOG: [draining]}
     none = (Aim(at_most=0),)
     refused = sum(expected.values()) - admitted
     return Section(
         title=f"pressure: {_TOO_MUCH:g} times what can run, then the backlog",
         columns=tuple(runs),
         rows=(
-            *ratio_rows(runs, _BEFORE, parts=_PARTS),
+            *ratio_rows(runs, _WITHOUT, parts=_PARTS),
             Row(name="starts out of order", cells={_BACKLOG: late}, aims=none),
             Row(name="running above the limit", cells={_BACKLOG: above}, aims=none),
             # A submission that the broker does not confirm ends the measurement.

@@ -54,6 +54,9 @@ class _CommandLines(LazyCommandGroup):
             "Check that a worker, in any language, follows the protocol.",
             extra="dev",
         ),
+        "env": LazyCommand(
+            "turnstile.env:env", "Print an environment file for compose.yaml, with new random secrets."
+        ),
         "healthcheck": LazyCommand(
             "turnstile.healthcheck:healthcheck", "Check that the service in this container is alive."
         ),

@@ -12,21 +12,23 @@ import httpx
 import pytest
 
 from tests.support.traffic import until
-from tests.unit.packaging.test_compose import ROOT, SERVICES
+from tests.unit.packaging.test_compose import COMPOSE, SERVICES, new_environment
 from turnstile.localservers import BrokerServer, DatabaseServer, PostgresServer, RabbitServer
 from turnstile.localservers.ports import free_port
 from turnstile.localservers.services import Service, environment_without, serving
-
-GIVEN = dict(re.findall(r"^(\w+)=(.+)$", (ROOT / ".env.example").read_text(), re.MULTILINE))
 
 
 class Machine:
     """Stands for the containers: the servers are elsewhere, the rest is as the file says."""
 
-    def __init__(self, postgresql: PostgresServer, rabbitmq: RabbitServer, folder: Path) -> None:
+    def __init__(
+        self, postgresql: PostgresServer, rabbitmq: RabbitServer, given: Mapping[str, str], folder: Path
+    ) -> None:
         self._folder = folder
+        (folder / "actions.py").write_text(COMPOSE.configs["actions"].content)
+        self.token = given["TURNSTILE_API_TOKEN"]
         # The owner's and the administrator's password is what these servers know.
-        self._given = GIVEN | {"RABBITMQ_PASSWORD": "loopback-only", "POSTGRES_PASSWORD": "any"}
+        self._given = dict(given) | {"RABBITMQ_PASSWORD": "loopback-only", "POSTGRES_PASSWORD": "any"}
         self._hosts = {
             "postgres:5432": f"127.0.0.1:{postgresql.port}",
             "rabbitmq:5672": f"127.0.0.1:{rabbitmq.ports.amqp}",
@@ -44,7 +46,7 @@ class Machine:
         done = subprocess.run(
             [sys.executable, "-m", f"turnstile.{program}.cli", *written],
             env=self._environment(self.settings(name)),
-            cwd=ROOT, capture_output=True, text=True, timeout=90, check=False,
+            cwd=self._folder, capture_output=True, text=True, timeout=90, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -62,7 +64,7 @@ class Machine:
         )
 
     def _environment(self, settings: Mapping[str, str]) -> dict[str, str]:
-        return environment_without("TURNSTILE_", importable=ROOT) | dict(settings)
+        return environment_without("TURNSTILE_", importable=self._folder) | dict(settings)
 
     def _filled(self, value: str) -> str:
         filled = re.sub(r"\$\{(\w+):[?-][^}]*\}", lambda found: self._given[found[1]], value)
@@ -72,14 +74,16 @@ class Machine:
 
 
 @pytest.fixture
-def machine(postgresql: DatabaseServer, rabbitmq: BrokerServer, tmp_path: Path) -> Iterator[Machine]:
+def machine(
+    postgresql: DatabaseServer, rabbitmq: BrokerServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Machine]:
     """The session's servers, with what the images of PostgreSQL and RabbitMQ make at their first start."""
     if not (isinstance(postgresql, PostgresServer) and isinstance(rabbitmq, RabbitServer)):
         pytest.skip("the accounts are made on servers of our own only")
     postgresql.execute("CREATE ROLE turnstile LOGIN SUPERUSER")
     postgresql.create_database("turnstile")
     rabbitmq.create_vhost("turnstile")
-    yield Machine(postgresql, rabbitmq, tmp_path)
+    yield Machine(postgresql, rabbitmq, new_environment(capsys), tmp_path)
     rabbitmq.delete_vhost("turnstile")
     postgresql.drop_database("turnstile")
     postgresql.execute("DROP ROLE turnstile")
@@ -90,12 +94,12 @@ async def test_the_started_services_run_a_submitted_execution(machine: Machine) 
         await asyncio.to_thread(machine.run, name)
     executor = machine.service("executor", "TURNSTILE_HTTP_PORT")
     worker = machine.service("worker", "TURNSTILE_WORKER_HTTP_PORT")
-    token = {"Authorization": f"Bearer {GIVEN['TURNSTILE_API_TOKEN']}"}
+    token = {"Authorization": f"Bearer {machine.token}"}
     async with (
         serving([executor, worker], last_signal=signal.SIGTERM),
         httpx.AsyncClient(base_url=f"{executor.url}/api/v1", headers=token, trust_env=False) as http,
     ):
-        body = {"action_ref": "files.count_words", "parameters": {"path": str(ROOT / "README.md")}}
+        body = {"action_ref": "greetings.greet", "parameters": {"name": "Ada"}}
         accepted = await http.post("/executions", json=body)
         assert accepted.status_code == httpx.codes.ACCEPTED, accepted.text
 

@@ -173,7 +173,7 @@ def test_worker_clients_and_cli_work_beside_modules_of_the_same_names(
 
 def test_one_top_level_package_is_installed(environment: Environment, application: Path) -> None:
     names = {path.name for path in environment.site_packages.iterdir()}
-    assert names == {"turnstile", "turnstile_scheduler-0.1.0.dist-info", "dependencies.pth"}
+    assert names == {"turnstile", "turnstile_scheduler-0.2.0.dist-info", "dependencies.pth"}
     assert {path.name for path in environment.bin.iterdir()} >= {"executor", "turnstile", "worker"}
     assert not (environment.bin / "stress").exists()
     where = "import turnstile, common; print(turnstile.__file__, common.OWNER)"

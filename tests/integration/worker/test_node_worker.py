@@ -1,4 +1,4 @@
-"""The worker for Node in examples/node_worker: it keeps every rule of the protocol, and its types are right."""
+"""The worker for Node in examples/node_worker keeps every rule of the protocol, and its types are right."""
 
 import shutil
 import subprocess

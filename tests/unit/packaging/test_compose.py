@@ -4,12 +4,14 @@ import re
 from pathlib import Path
 
 import check_jsonschema  # type: ignore[import-untyped]
+import pytest
 import yaml
 from click.testing import CliRunner
 from pydantic import BaseModel
 
 from turnstile.common.domain.durations import parse_duration
 from turnstile.common.known_settings import unknown_settings
+from turnstile.env import env
 from turnstile.executor.settings import ExecutorSettings
 from turnstile.worker.settings import WorkerSettings
 
@@ -27,13 +29,27 @@ class Service(BaseModel):
     stop_grace_period: str = "10s"
 
 
+class Config(BaseModel):
+    """A file that a service gets."""
+
+    content: str
+
+
 class Compose(BaseModel):
     """The file."""
 
     services: dict[str, Service]
+    configs: dict[str, Config]
 
 
-SERVICES = Compose.model_validate(yaml.safe_load(TEXT)).services
+COMPOSE = Compose.model_validate(yaml.safe_load(TEXT))
+SERVICES = COMPOSE.services
+
+
+def new_environment(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """Return what `turnstile env` prints."""
+    env()
+    return dict(re.findall(r"^(\w+)=(.+)$", capsys.readouterr().out, re.MULTILINE))
 
 
 def test_the_file_is_valid_by_the_compose_specification() -> None:
@@ -79,9 +95,37 @@ def test_every_published_port_is_bound_to_loopback() -> None:
     assert [port for port in ports if not port.startswith("127.0.0.1:")] == []
 
 
-def test_the_example_environment_sets_exactly_the_names_that_the_file_uses() -> None:
-    given = dict(re.findall(r"^(\w+)=(.+)$", (ROOT / ".env.example").read_text(), re.MULTILINE))
+def test_the_printed_environment_sets_exactly_the_names_that_the_file_uses(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = new_environment(capsys)
     used = set(re.findall(r"\$\{(\w+)", TEXT))
     by_hand = {"TURNSTILE_API_URL", "TURNSTILE_API_TOKEN"}
     known = used | by_hand | {name for service in SERVICES.values() for name in service.environment}
     assert used <= given.keys() <= known
+
+
+def test_secrets_are_new_each_time_and_equal_where_they_are_the_same_secret(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    first, second = new_environment(capsys), new_environment(capsys)
+    changed = {name for name in first if first[name] != second[name]}
+    assert changed == {
+        "POSTGRES_PASSWORD", "RABBITMQ_PASSWORD", "EXECUTOR_PASSWORD", "WORKER_PASSWORD", "CLIENT_PASSWORD",
+        "TURNSTILE_API_TOKENS", "WORKER_API_TOKEN", "TURNSTILE_WEBHOOK_SECRET", "TURNSTILE_DATABASE_URL",
+        "TURNSTILE_AMQP_URL", "TURNSTILE_API_TOKEN",
+    }  # fmt: skip
+    assert first["POSTGRES_PASSWORD"] in first["TURNSTILE_DATABASE_URL"]
+    assert f"operator:operate:{first['TURNSTILE_API_TOKEN']}" in first["TURNSTILE_API_TOKENS"]
+
+
+def test_the_file_needs_no_other_file() -> None:
+    mounted = [volume for service in SERVICES.values() for volume in service.volumes]
+    assert mounted
+    assert [volume for volume in mounted if volume.startswith((".", "/"))] == []
+
+
+def test_the_broker_is_configured_as_everywhere() -> None:
+    lines = (ROOT / "deploy/rabbitmq/turnstile.conf").read_text().splitlines()
+    settings = [line for line in lines if line and not line.startswith("#")]
+    assert COMPOSE.configs["rabbitmq"].content.splitlines() == settings
