@@ -4,6 +4,7 @@ import { now } from './lease.js'
 
 const OVER_MAX = 20_000
 const TOGETHER_MAX = 200
+const TOGETHER_CHARACTERS_MAX = 65_536
 const REPEAT_SECONDS = 2
 const REPEAT_SECONDS_MAX = 60
 
@@ -55,8 +56,9 @@ export class Outbox {
     const number = this.#about.get(grant)
     if (number !== undefined) this.#next = Math.min(this.#next, number)
     else if (this.#over.has(grant)) {
+      const had_started = this.#over.get(grant)
       const reason = 'it had ended, and the report is not kept any more'
-      this.add({ type: 'execution.returned', execution_id, grant, had_started: this.#over.get(grant), reason })
+      this.add({ type: 'execution.returned', execution_id, grant, had_started, reason })
     } else return false
     return true
   }
@@ -89,10 +91,12 @@ export class Outbox {
   take() {
     const reports = []
     this.#next = Math.max(this.#next, this.keptFrom)
-    for (let bytes = 0; this.#kept.has(this.#next) && reports.length < TOGETHER_MAX && bytes < 65_536; this.#next++) {
+    let characters = 0
+    while (reports.length < TOGETHER_MAX && characters < TOGETHER_CHARACTERS_MAX) {
       const body = this.#kept.get(this.#next)
-      reports.push({ number: this.#next, body })
-      bytes += 200 + (body.log?.length ?? 0) + (body.result === undefined ? 0 : JSON.stringify(body.result).length)
+      if (body === undefined) break
+      reports.push({ number: this.#next++, body })
+      characters += JSON.stringify(body).length
     }
     return reports
   }

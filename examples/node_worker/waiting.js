@@ -28,9 +28,12 @@ export class WaitingList {
     return [...this.#queues.values()].flatMap(queue => queue.line)
   }
 
-  /** Set how many of a queue may run at once; null: any number. */
+  /** Set how many of a queue may run at once, null: any number; return whether that is fewer. */
   limit(name, atOnce) {
-    this.#queue(name).atOnce = atOnce ?? Infinity
+    const queue = this.#queue(name)
+    const before = queue.atOnce
+    queue.atOnce = atOnce ?? Infinity
+    return queue.atOnce < before
   }
 
   /** Add an offer at its place; false if it is to be returned. */

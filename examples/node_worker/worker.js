@@ -1,11 +1,11 @@
 // A worker of Turnstile: docs/worker-protocol.md has the rules. `serve` is all that a user calls; worker.d.ts
-// describes it. `lease`, `waiting` and `outbox` decide; this file receives, runs, reports and stays connected.
+// describes it. `lease`, `waiting` and `outbox` decide, `link` is the broker; here it receives, runs, reports.
 
 import { randomBytes, randomUUID } from 'node:crypto'
 import { hostname } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
-import amqp from 'amqplib'
 import { Lease, Received, now } from './lease.js'
+import { connect } from './link.js'
 import { Outbox } from './outbox.js'
 import { WaitingList } from './waiting.js'
 
@@ -34,8 +34,8 @@ export async function serve(actions, given = {}) {
   const settings = { ...settingsOf(process.env), ...given }
   const stop = new AbortController()
   for (const signal of ['SIGTERM', 'SIGINT']) process.once(signal, () => stop.abort())
-  let ended = 'lost'
-  while (ended === 'lost' && !stop.signal.aborted) ended = await new WorkerId(actions, settings, stop.signal).run()
+  let isLost = true
+  while (isLost && !stop.signal.aborted) isLost = await new WorkerId(actions, settings, stop.signal).run()
   // A worker that an operator drained stays idle: its supervisor would start it again.
   while (!stop.signal.aborted) await sleep(1000 * TICK_SECONDS)
 }
@@ -67,6 +67,7 @@ class WorkerId {
     this.waiting = new WaitingList(settings.concurrency)
   }
 
+  /** Serve until the drain is over, or the lease; return whether it was lost. */
   async run() {
     const connecting = this.#stayConnected()
     const draining = { since: Infinity, isAsked: false, isLeaving: false }
@@ -84,17 +85,19 @@ class WorkerId {
     if (this.#attempts.size) process.exit(NOT_STOPPED)
     await this.#link?.close()
     await connecting
-    return isOver && !draining.isLeaving ? 'lost' : 'drained'
+    // A leader forgets a worker that has left, and dismisses it when its last heartbeats arrive.
+    return isOver && !draining.isLeaving
   }
 
   /** Do what is due. */
   #tick() {
     for (const offer of this.waiting.expired(now()))
-      this.#end(offer, { status: 'expired', ...error('Expired', 'its time to live ran out before it started') })
+      this.#end(offer, stopped('expired', 'its time to live ran out before it started'))
     for (const attempt of this.#attempts.values()) attempt.tick()
     if (this.#link === undefined) return
     if (now() - this.#heartbeatAt > this.settings.heartbeat) this.#sendHeartbeat()
-    if (this.lease.isLate && this.#isWelcome && now() - this.#probedAt > this.lease.proof / 3) this.#probe(this.#link)
+    const isProbeDue = this.lease.isLate && now() - this.#probedAt > this.lease.proof / 3
+    if (isProbeDue && this.#isWelcome) this.#probe(this.#link)
     if (now() - this.#liveAt > LIVE_SECONDS) this.#publishLive()
     this.#publishReports()
   }
@@ -138,6 +141,7 @@ class WorkerId {
         this.#isWelcome = false
         this.#link = link
         this.#heartbeatAt = 0
+        if (this.lease.isOver) await link.close()
         await link.gone
       } catch (error) {
         warn(`the broker cannot be used: ${error.message}`)
@@ -167,7 +171,8 @@ class WorkerId {
     }
     if (this.#isWelcome)
       this.#link?.send('executor.heartbeats', 'worker.heartbeat', {
-        ...this.#sender, number: this.lease.sending(), received: this.#received.upto, is_taking: this.#isTaking,
+        ...this.#sender, number: this.lease.sending(), received: this.#received.upto,
+        is_taking: this.#isTaking,
       })
   }
 
@@ -190,32 +195,41 @@ class WorkerId {
     for (const { number, body } of messages) {
       // Something that starts earlier may be missing: the leader sends both again, in order.
       const isIgnored = body.type === 'execution.scheduled' && number > this.#received.upto + 1
-      isHasty ||= isIgnored || body.type === 'execution.recall' || body.type === 'worker.welcome'
-      if (!isIgnored) this.#apply(body, !this.#received.add(number))
+      isHasty ||= isIgnored
+      if (!isIgnored) isHasty = this.#apply(body, !this.#received.add(number)) || isHasty
     }
     if (isHasty || this.#received.hasGap) this.#sendHeartbeat()
     this.#startReady()
     this.#publishReports()
   }
 
+  /** Apply a message; return whether the leader waits for its confirmation. */
   #apply(body, isCopy) {
     switch (body.type) {
-      case 'worker.welcome': return this.#welcome()
-      case 'execution.scheduled': return this.#offers(body, isCopy)
-      case 'execution.cancel': return this.#cancel(body)
+      case 'worker.welcome':
+        this.#welcome()
+        return true
+      case 'execution.scheduled':
+        return this.#offers(body, isCopy)
+      case 'execution.cancel':
+        this.#cancel(body)
+        return false
       case 'execution.recall':
         for (const offer of this.waiting.recall(body.queue, body.barrier)) this.#return(offer, 'recalled')
         for (const attempt of this.#attempts.values())
           if (attempt.queue === body.queue && !attempt.isStartReported) attempt.reportStart()
-        return
+        return true
       case 'worker.heard':
         this.lease.answered(body.heartbeat)
         this.#outbox.committed(body.committed)
         if (body.is_draining) this.#drain()
-        return
+        return false
       case 'worker.dismissed':
         this.lease.isOver = true
         for (const attempt of this.#attempts.values()) attempt.abort('its worker was dismissed')
+        return false
+      default:
+        return false
     }
   }
 
@@ -230,16 +244,18 @@ class WorkerId {
   }
 
   #offers({ queue, at_once, offers }, isCopy) {
-    if (!isCopy) this.waiting.limit(queue, at_once)
+    const isFewer = !isCopy && this.waiting.limit(queue, at_once)
     for (const offer of offers) {
       const { execution_id, grant } = offer
+      const expiresAt = now() + (offer.expires_in ?? Infinity)
+      const isKnown = Object.hasOwn(this.actions, offer.action_ref)
       if (this.#attempts.has(grant)) this.#attempts.get(grant).reportStart()
       else if (this.waiting.has(grant) || this.#outbox.answer(execution_id, grant) || isCopy) continue
       else if (!this.#isTaking) this.#refuse(queue, offer, 'its worker drains')
-      else if (!Object.hasOwn(this.actions, offer.action_ref)) this.#refuse(queue, offer, 'its worker has no such action')
-      else if (!this.waiting.put(queue, { ...offer, expiresAt: now() + (offer.expires_in ?? Infinity) }))
-        this.#return(offer, 'recalled')
+      else if (!isKnown) this.#refuse(queue, offer, 'its worker has no such action')
+      else if (!this.waiting.put(queue, { ...offer, expiresAt })) this.#return(offer, 'recalled')
     }
+    return isFewer
   }
 
   /** Return an offer unasked: what of its queue has not started goes back with it. */
@@ -257,7 +273,7 @@ class WorkerId {
     if (attempt !== undefined) attempt.stopBy(status, reason)
     else if (!this.#outbox.has(grant)) {
       this.waiting.remove(grant)
-      this.#end(cancel, { status, ...error(title(status), reason) })
+      this.#end(cancel, stopped(status, reason))
     }
   }
 
@@ -353,13 +369,14 @@ class Attempt {
   async run(action) {
     const { offer } = this
     const context = {
-      executionId: offer.execution_id, attempt: offer.attempt, actionRef: offer.action_ref,
-      metadata: offer.extra?.metadata ?? {}, traceparent: offer.extra?.traceparent, signal: this.#aborting.signal,
+      executionId: offer.execution_id,
+      attempt: offer.attempt,
+      actionRef: offer.action_ref,
+      metadata: offer.extra?.metadata ?? {},
+      traceparent: offer.extra?.traceparent,
+      signal: this.#aborting.signal,
       log: text => this.#write(`${text}\n`),
-      progress: (done, total, message) => {
-        this.#progress = { at: Date.now() / 1000, done, total, message }
-        this.#isProgressNew = true
-      },
+      progress: (done, total, message) => this.#setProgress(done, total, message),
     }
     let outcome
     try {
@@ -368,11 +385,15 @@ class Attempt {
       outcome = failed(failure)
     }
     const stop = this.#stop
-    if (stop?.kind === 'drain') return { type: 'execution.returned', ...this.#named, had_started: true, reason: stop.reason }
-    if (stop !== undefined) outcome = { status: stop.kind, ...error(title(stop.kind), stop.reason) }
+    if (stop?.kind === 'drain')
+      return { type: 'execution.returned', ...this.#named, had_started: true, reason: stop.reason }
     return {
-      ...outcome, started_at: this.startedAt, completed_at: this.startedAt + now() - this.began, progress: this.#progress,
-      ...(this.#log.length > this.#confirmed && { log: this.#log.slice(this.#confirmed).join(''), log_start: this.#confirmed }),
+      ...(stop === undefined ? outcome : stopped(stop.kind, stop.reason)),
+      started_at: this.startedAt,
+      completed_at: this.startedAt + now() - this.began,
+      progress: this.#progress,
+      log: this.#log.slice(this.#confirmed).join('') || undefined,
+      log_start: this.#confirmed,
     }
   }
 
@@ -406,6 +427,14 @@ class Attempt {
     if (this.#log.length < LOG_CHARACTERS_MAX) for (const each of text) this.#log.push(each)
   }
 
+  #setProgress(done, total, message) {
+    for (const each of [done, total ?? 0])
+      if (!(Number.isFinite(each) && each >= 0))
+        throw new TypeError(`progress: ${each} is no number from 0 on`)
+    this.#progress = { at: Date.now() / 1000, done, total, message: message && String(message).slice(0, 500) }
+    this.#isProgressNew = true
+  }
+
   takePiece() {
     const start = this.#published, text = this.#log.slice(start).join('')
     this.#published = this.#log.length
@@ -426,109 +455,28 @@ class Attempt {
 function completed(value) {
   const result = value ?? null
   const bytes = Buffer.byteLength(JSON.stringify(result) ?? 'null')
-  if (bytes > RESULT_BYTES_MAX) throw new PermanentError(`the result has ${bytes} bytes; at most ${RESULT_BYTES_MAX} are stored`)
+  if (bytes > RESULT_BYTES_MAX)
+    throw new PermanentError(`the result has ${bytes} bytes; at most ${RESULT_BYTES_MAX} are stored`)
   return { status: 'completed', result }
 }
 
 function failed(failure) {
+  const { constructor, message, delay } = Object(failure)
   return {
-    status: 'failed', ...error(failure?.constructor?.name ?? 'Error', String(failure?.message ?? failure) || 'no message'),
-    is_retryable: !(failure instanceof PermanentError), delay: failure?.delay,
+    status: 'failed',
+    error_type: constructor?.name || 'Error',
+    error_message: String(message ?? failure) || 'no message',
+    is_retryable: !(failure instanceof PermanentError),
+    delay: delay >= 0 && Number.isFinite(delay) ? delay : undefined,
   }
 }
 
-const error = (error_type, error_message) => ({ error_type, error_message })
-const title = status => status[0].toUpperCase() + status.slice(1)
+/** The end of an attempt that the worker or the leader stopped. */
+function stopped(status, reason) {
+  return { status, error_type: status[0].toUpperCase() + status.slice(1), error_message: reason }
+}
+
 const warn = text => console.error(`${new Date().toISOString()} ${text}`)
-
-/** Open both connections of a session: one consumes, the other publishes, which an alarm of the broker may block. */
-async function connect({ amqpUrl, lease }, queue, receive) {
-  const url = new URL(amqpUrl)
-  // A worker that is stopped or cut off loses its queue well within its lease.
-  url.searchParams.set('heartbeat', String(Math.max(1, Math.min(10, Math.round(lease / 5)))))
-  let isClosing = false
-  const opened = []
-  const gone = Promise.withResolvers?.() ?? withResolvers()
-  const close = async () => {
-    isClosing = true
-    gone.resolve()
-    await Promise.allSettled(opened.map(each => each.close()))
-  }
-  const open = async () => {
-    const connection = await amqp.connect(url.href, { timeout: 1000 * Math.min(10, lease / 3) })
-    opened.push(connection)
-    connection.on('error', () => undefined)
-    connection.on('close', close)
-    return connection
-  }
-  const watched = channel => channel.on('error', () => undefined).on('close', () => isClosing || close())
-  try {
-    const consuming = watched(await (await open()).createChannel())
-    const publisher = await open()
-    const publishing = watched(await publisher.createChannel())
-    const confirming = watched(await publisher.createConfirmChannel())
-    await publishing.checkExchange('executor')
-    await consuming.assertQueue(queue, { exclusive: true, durable: false, arguments: { 'x-queue-type': 'classic' } })
-    await consuming.prefetch(200)
-    await consuming.consume(queue, message => {
-      if (message === null) return void close()
-      consuming.ack(message)
-      if (message.properties.type === 'leader.messages') receive(JSON.parse(message.content))
-    })
-    return new Link({ consuming, publishing, confirming, queue, close, gone: gone.promise })
-  } catch (error) {
-    await close()
-    throw error
-  }
-}
-
-/** The connections of one session. */
-class Link {
-  constructor(parts) {
-    Object.assign(this, parts)
-  }
-
-  /** Send what may be lost. */
-  send(key, type, body) {
-    try {
-      this.publishing.publish('executor', key, ...message(type, body))
-    } catch {
-      this.close()
-    }
-  }
-
-  /** Publish and wait for the broker's confirm; rejects where it does not come. */
-  confirmed(key, type, body) {
-    return new Promise((resolve, reject) => {
-      this.gone.then(() => reject(new Error('the connection is gone')))
-      this.confirming.publish('executor', key, ...message(type, body, { persistent: true, mandatory: true }), error =>
-        error ? reject(error) : resolve())
-    })
-  }
-
-  /** Whether a cancel that is sent now would arrive: this connection is the only consumer of its queue. */
-  async isReached() {
-    try {
-      const isLate = sleep(3000).then(() => ({}))
-      return (await Promise.race([this.consuming.checkQueue(this.queue), this.gone, isLate]))?.consumerCount === 1
-    } catch {
-      return false
-    }
-  }
-}
-
-function message(type, body, options = {}) {
-  return [Buffer.from(JSON.stringify(body)), {
-    type, contentType: 'application/json', messageId: randomUUID(), appId: 'worker',
-    timestamp: Math.floor(Date.now() / 1000), headers: { schema_version: 1 }, ...options,
-  }]
-}
-
-function withResolvers() {
-  const parts = {}
-  parts.promise = new Promise((resolve, reject) => Object.assign(parts, { resolve, reject }))
-  return parts
-}
 
 /** Read the settings of the environment. */
 function settingsOf(environment) {
@@ -552,6 +500,7 @@ const UNITS = { ms: 0.001, s: 1, m: 60, h: 3600, d: 86_400 }
 function seconds(text) {
   const parts = [...text.matchAll(/(\d+(?:\.\d+)?)(ms|s|m|h|d)/g)]
   if (!parts.length && text !== '' && Number(text) >= 0) return Number(text)
-  if (parts.map(([whole]) => whole).join('') !== text) throw new Error(`${text}: expected a duration, like 30s`)
+  if (parts.map(([whole]) => whole).join('') !== text)
+    throw new Error(`${text}: expected a duration, like 30s`)
   return parts.reduce((sum, [, count, unit]) => sum + Number(count) * UNITS[unit], 0)
 }
