@@ -411,9 +411,9 @@ def _report_to_wire(body: ReportBody) -> _Held | _Ended | _Started | _Returned |
             return _Ended(
                 execution_id=body.execution_id, grant=str(body.grant), status=_END_NAMES[body.status],
                 result=msgspec.UNSET if body.result is None else msgspec.Raw(body.result),
-                error_type=error_type, error_message=error_message, is_retryable=body.is_retryable, delay=body.delay_seconds,
-                started_at=body.started_at, completed_at=body.completed_at, log=body.log,
-                log_start=body.log_start, progress=body.progress,
+                error_type=error_type, error_message=error_message, is_retryable=body.is_retryable,
+                delay=body.delay_seconds, started_at=body.started_at, completed_at=body.completed_at,
+                log=body.log, log_start=body.log_start, progress=body.progress,
             )  # fmt: skip
         case AttemptStarted():
             return _Started(execution_id=body.execution_id, grant=str(body.grant), at=body.at)

@@ -1,5 +1,5 @@
-// A worker of Turnstile: docs/worker-protocol.md has the rules. `serve` is all that a user calls; worker.d.ts
-// describes it. `lease`, `waiting` and `outbox` decide, `link` is the broker; here it receives, runs, reports.
+// A worker of Turnstile: docs/worker-protocol.md has the rules, worker.d.ts describes `serve`, which users call.
+// This file receives, runs and reports; `lease`, `waiting` and `outbox` decide, and `link` is the broker.
 
 import { randomBytes, randomUUID } from 'node:crypto'
 import { hostname } from 'node:os'
