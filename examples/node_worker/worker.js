@@ -1,4 +1,4 @@
-// A worker of Turnstile: docs/worker-protocol.md has the rules, worker.d.ts describes `serve`, which users call.
+// A worker of Turnstile: docs/worker-protocol.md has the rules, worker.d.ts describes `serve`, the one call.
 // This file receives, runs and reports; `lease`, `waiting` and `outbox` decide, and `link` is the broker.
 
 import { randomBytes, randomUUID } from 'node:crypto'
