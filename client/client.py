@@ -55,7 +55,7 @@ from turnstile.common.domain.durations import parse_duration
 from turnstile.common.domain.errors import Code
 from turnstile.common.domain.states import Status, is_terminal
 from turnstile.common.requests import PARAMETERS_BYTES_MAX
-from turnstile.common.schemas import QueueStats
+from turnstile.common.schemas import History, HistoryWindow, QueueStats
 
 _AMQP_URL: Final = "amqp://guest:guest@127.0.0.1:5672/"
 _HTTP_URL: Final = "http://127.0.0.1:8000"
@@ -421,6 +421,13 @@ class AsyncClient:
         """Return the state of the queues of an action."""
         return await self._api.queue_stats(action_ref)
 
+    async def history(self, window: HistoryWindow = "1h", *, action_ref: str | None = None) -> History:
+        """Return what executions did over time, of one action or of all: counts by minute, added up.
+
+        `points` are minutes, ten minutes of "24h", or hours of "7d"; `actions` has the busiest ones.
+        """
+        return await self._api.history({"window": window, "action_ref": action_ref})
+
     async def action(self, action_ref: str) -> StoredAction:
         """Return an action as it is stored."""
         return await self._api.action(action_ref)
@@ -654,6 +661,7 @@ class Client:
     cancel_many = _Blocking(AsyncClient.cancel_many)
     retry_many = _Blocking(AsyncClient.retry_many)
     queue_stats = _Blocking(AsyncClient.queue_stats)
+    history = _Blocking(AsyncClient.history)
     action = _Blocking(AsyncClient.action)
     change_action = _Blocking(AsyncClient.change_action)
     pause = _Blocking(AsyncClient.pause)

@@ -42,6 +42,7 @@ class Options(TypedDict, total=False):
 
     idempotency_key: str | None
     concurrency_key: str | None
+    singleton: str | Mapping[str, str] | None
     priority: int | None
     run_at: datetime | None
     delay: str | float | None
@@ -64,6 +65,8 @@ class Request:
     """Requests with the same key are one execution, from any sender and any number of times."""
     concurrency_key: str | None = None
     """Names the queue; else the action's pointer into the parameters does."""
+    singleton: str | Mapping[str, str] | None = None
+    """At most one execution of the action with this key at a time: a key, or `key`, `when` and `then`."""
     priority: int | None = None
     """1 (first) to 5 (last). None: 3, or the action's `priority_min` if that is larger."""
     run_at: datetime | None = None

@@ -22,7 +22,7 @@ from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.fields import PRIORITY_DEFAULT, check_ref
 from turnstile.common.invalid_values import invalid_values, known_fields
 from turnstile.common.json_limits import LEVELS_MAX, read_document
-from turnstile.common.messages import SCHEMA_VERSION, ExecutionRequested
+from turnstile.common.messages import SCHEMA_VERSION, ExecutionRequested, Singleton
 from turnstile.common.nearest import did_you_mean
 
 PARAMETERS_BYTES_MAX: Final = 256 * 1024
@@ -54,6 +54,7 @@ class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = None
     ttl: float | None = None
     callback_url: str | None = None
+    singleton: Singleton | None = None
 
 
 _EMPTY: Final = b"{}"
@@ -68,6 +69,7 @@ _HASHED: Final = [
         ("parameters_text", _EMPTY),
         ("priority", PRIORITY_DEFAULT),
         ("run_at", None),
+        ("singleton", None),
         ("timeout", None),
         ("ttl", None),
     )
@@ -90,6 +92,7 @@ class _Plain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     run_at: None = None
     delay: None = None
     callback_url: None = None
+    singleton: None = None
 
 
 _PLAIN: Final = msgspec.json.Decoder(_Plain)
@@ -149,6 +152,7 @@ def read_request(value: Any, *, parameters_bytes_max: int = PARAMETERS_BYTES_MAX
         timeout=given.timeout,
         ttl=given.ttl,
         callback_url=given.callback_url,
+        singleton=given.singleton,
     )
 
 

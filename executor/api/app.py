@@ -9,12 +9,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from turnstile.common.version import installed_version
 from turnstile.executor.api import (
     actions,
+    attention,
     audit_log,
     bulk,
     dead_letters,
     events,
     executions,
     gates,
+    history,
     keys,
     ops,
     problems,
@@ -45,6 +47,8 @@ _ROUTES: Final[Sequence[APIRouter]] = (
     dead_letters.routes,
     webhooks.routes,
     queues.routes,
+    attention.routes,
+    history.routes,
     events.routes,
     page_routes(),
     ops.health_routes,

@@ -65,6 +65,7 @@ from turnstile.executor.leader.ports import (
     Probe,
     RefusedRequest,
     Request,
+    Singleton,
 )
 
 if TYPE_CHECKING:
@@ -313,6 +314,8 @@ def command_of(
                 given["request_hash"] = UUID(given["request_hash"])
                 if "refusal" in given:
                     given["refusal"] = Code(given["refusal"][0]), given["refusal"][1]
+                if "singleton" in given:
+                    given["singleton"] = Singleton(*given["singleton"])
                 given |= {name: row[name].encode() for name in _DOCUMENTS if row[name] is not None}
                 body = _checked(Request(**given), refusal_of)
             case "cancel":
@@ -379,6 +382,7 @@ def request_of(
         timeout_seconds=requested.timeout,
         idempotency_key=requested.idempotency_key,
         callback_url=requested.callback_url,
+        singleton=None if requested.singleton is None else Singleton(**requested.singleton.model_dump()),
         metadata=requested.metadata_text if requested.metadata else None,
         traceparent=traceparent,
         is_submission=is_submission,

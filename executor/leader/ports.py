@@ -130,6 +130,14 @@ class Outcome:
     traceparent: str | None = None
 
 
+class Singleton(NamedTuple):
+    """The name that one execution of an action has at a time: `messages.Singleton`."""
+
+    key: str
+    when: Literal["waiting", "waiting_or_running"]
+    then: Literal["return_existing", "refuse", "cancel_running"]
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """An admission request that was validated at the door."""
 
@@ -152,6 +160,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_key: str | None = None
     callback_url: str | None = None
     """None: the action's."""
+    singleton: Singleton | None = None
     metadata: bytes | None = None
     traceparent: str | None = None
     retry_of: int | None = None

@@ -53,6 +53,15 @@ def refused(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["code"]
 
 
+async def test_a_singleton_is_refused_with_the_execution_that_has_it(api: Served) -> None:
+    first = (await api.http.post(URL, json={"action_ref": "a.b", "singleton": "s"})).json()
+    second = await api.http.post(URL, json={"action_ref": "a.b", "singleton": {"key": "s", "then": "refuse"}})
+    assert refused(second) == (409, "singleton_exists")
+    assert f"execution {first['id']}" in second.json()["detail"]
+    unknown = await api.http.post(URL, json={"action_ref": "a.b", "singleton": {"key": "s", "then": "x"}})
+    assert refused(unknown) == (422, "invalid_message")
+
+
 async def test_a_submission_is_answered_with_its_position(api: Served) -> None:
     first = await api.http.post(URL, json={"action_ref": "a.b"})
     assert first.status_code == 202

@@ -467,6 +467,38 @@ def test_the_stats_have_the_longest_queues_of_keys_and_the_totals() -> None:
     ]
 
 
+def why(scheduler: Scheduler, ref: str = "a") -> list[tuple[str, str, int]]:
+    stats = stats_of(scheduler.state, ref)
+    assert stats is not None
+    assert sum(count for _, count in stats.why) == stats.queue_length
+    return [(bound.reason, bound.name, count) for bound, count in stats.why]
+
+
+def test_executions_behind_a_free_slot_wait_for_what_the_first_one_waits_for() -> None:
+    scheduler = Scheduler(define(max_concurrent=1))
+    scheduler.admit("a", 7)
+    assert why(scheduler) == [("no_worker", "default", 7)]
+    scheduler.turn(worker(slots=1))
+    assert why(scheduler) == [("limit", "", 6)]
+    scheduler.turn(define(max_concurrent=1, paused=True))
+    assert why(scheduler) == [("paused", "", 6)]
+
+
+def test_executions_behind_one_that_holds_its_slot_while_it_waits_wait_for_the_same() -> None:
+    scheduler = Scheduler(
+        resource("first", 9, rank=1), resource("second", 1, rank=2),
+        define("a", Use(resource="first"), Use(resource="second"), max_concurrent=2), worker(),
+    )  # fmt: skip
+    scheduler.admit("a", 5)
+    stats = stats_of(scheduler.state, "a")
+    assert stats is not None
+    assert (stats.active_count, stats.held_waiting) == (1, 1)
+    assert why(scheduler) == [("resource", "second", 4)]
+    assert [(gate.gate, gate.held, gate.capacity) for gate in stats.gates] == [
+        ("resource first", 2, 9), ("resource second", 1, 1), ("pool default", 1, 10)
+    ]  # fmt: skip
+
+
 def test_units_that_wait_at_a_later_gate_are_reported_as_idle() -> None:
     scheduler, _, holding = between_two_resources()
     gate = scheduler.state.resources["first"]
