@@ -46,9 +46,9 @@ class Verdict:
 
 def worker_check(
     command: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(metavar="COMMAND", help="The command that starts the worker, behind `--`."),
-    ],
+    ] = None,
     amqp_url: Annotated[
         str | None,
         typer.Option(
@@ -77,6 +77,8 @@ def worker_check(
         for each in chosen:
             typer.echo(f"{each.name}: {each.rule}")
         return
+    if not command:
+        raise bad_input("COMMAND: missing; example: turnstile worker-check -- node check.js")
     if shutil.which(command[0]) is None:
         raise bad_input(f"COMMAND: there is no program {command[0]!r}")
     work = _check(command, chosen, amqp_url, jobs)
@@ -88,9 +90,7 @@ def chosen_cases(names: Sequence[str]) -> list[Case]:
     known = {each.name: each for each in CASES}
     for name in names:
         if name not in known:
-            raise bad_input(
-                f"--case: there is no case {name!r}; `turnstile worker-check --list -- x` lists them"
-            )
+            raise bad_input(f"--case: there is no case {name!r}; `turnstile worker-check --list` lists them")
     return [known[name] for name in names] or CASES
 
 
