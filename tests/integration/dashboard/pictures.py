@@ -36,7 +36,6 @@ LOOKS: Final[dict[str, dict[str, Any]]] = {
         "device_scale_factor": 2,
         "has_touch": True,
     },
-    "wide": {"color_scheme": "light", "viewport": {"width": 2200, "height": 1200}},
 }
 ACTIONS: Final = "tests.integration.dashboard.pictured_actions"
 DATABASE: Final = "turnstile_pictures"

@@ -101,7 +101,7 @@ def test_what_helps_is_a_sentence_and_a_command_if_there_is_one() -> None:
         ("waiting", True, [], "waits here, blocker"),
         ("waiting", False, [], "waits here"),
         ("not_reached", True, [60], "not reached, #60 waits, blocker"),
-        ("elsewhere", True, [60, 61], "not on its way, #60, #61 wait, blocker"),
+        ("elsewhere", True, [60, 61], "not passed by it, #60, #61 wait, blocker"),
     ],
 )
 def test_a_step_of_the_path_shows_who_waits_there_and_which_is_the_blocker(
