@@ -265,6 +265,8 @@ async def _attention(database: Database) -> None:
     assert replace(found, oldest_dead_letter_at=None) == Attention(
         dead_letters=DEAD_LETTERS_MAX, lost_workers=2
     )
+    await database.fetch("UPDATE ledger.worker SET acknowledged_at = now() WHERE worker_id = 'w1'")
+    assert (await read_attention(database)).lost_workers == 1
 
 
 async def test_webhooks_are_counted_that_failed_lately_or_are_tried_again(database_url: str) -> None:
