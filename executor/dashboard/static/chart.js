@@ -57,8 +57,8 @@ function lineOf(values, top, width, height, kind) {
  * oldest first. A chart without a known value is hidden: axes alone would look like no work.
  */
 export function chart({ title, series, format = count,
-  describe = (value, name) => `${name} ${written(value, format)}`, shows = (values) => values.flat().some((each) =>
-  each !== null) }) {
+  describe = (value, name) => `${name} ${written(value, format)}`,
+  shows = (values) => values.flat().some((each) => each !== null) }) {
   const node = el("figure", { class: "chart", hidden: true });
   const rows = el("details", { class: "values-table", on: { toggle: () => tabulate() } });
   const [width, height] = [600, 100];
