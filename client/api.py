@@ -151,10 +151,10 @@ class Api:
             if rejected.code != Code.ALREADY_TERMINAL:
                 raise
 
-    async def retry(self, execution_id: int, idempotency_key: str | None) -> Acceptance:
+    async def retry(self, execution_id: int, body: bytes, idempotency_key: str | None) -> Acceptance:
         """Retry an ended execution as a new one."""
         path = f"/executions/{execution_id:d}/retry"
-        return await self._change("POST", path, Acceptance, b"{}", headers=_keyed(idempotency_key))
+        return await self._change("POST", path, Acceptance, body, headers=_keyed(idempotency_key))
 
     async def change_many(
         self, verb: str, body: Mapping[str, object], idempotency_key: str | None = None

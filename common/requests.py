@@ -142,8 +142,8 @@ def read_request(value: Any, *, parameters_bytes_max: int = PARAMETERS_BYTES_MAX
         action_ref=given.action_ref,
         parameters=given.parameters,
         metadata=given.metadata,
-        parameters_text=_text_of(given.parameters, "parameters", parameters_bytes_max),
-        metadata_text=_text_of(given.metadata, "metadata", parameters_bytes_max),
+        parameters_text=document_text(given.parameters, "parameters", parameters_bytes_max),
+        metadata_text=document_text(given.metadata, "metadata", parameters_bytes_max),
         idempotency_key=given.idempotency_key,
         concurrency_key=given.concurrency_key,
         priority=given.priority if "priority" in given.model_fields_set else None,
@@ -156,7 +156,7 @@ def read_request(value: Any, *, parameters_bytes_max: int = PARAMETERS_BYTES_MAX
     )
 
 
-def _text_of(document: dict[str, Any], field: str, bytes_max: int) -> bytes:
+def document_text(document: Mapping[str, Any], field: str, bytes_max: int) -> bytes:
     """Return a document as JSON text with the keys of every object in order; raises Refusal."""
     if not document:
         return _EMPTY
@@ -211,8 +211,8 @@ def _read_plain(body: bytes, bytes_max: int, parameters_bytes_max: int) -> Check
         action_ref=plain.action_ref,
         parameters=plain.parameters,
         metadata=plain.metadata,
-        parameters_text=_text_of(plain.parameters, "parameters", parameters_bytes_max),
-        metadata_text=_text_of(plain.metadata, "metadata", parameters_bytes_max),
+        parameters_text=document_text(plain.parameters, "parameters", parameters_bytes_max),
+        metadata_text=document_text(plain.metadata, "metadata", parameters_bytes_max),
         idempotency_key=plain.idempotency_key,
         concurrency_key=plain.concurrency_key,
         priority=None if plain.priority is msgspec.UNSET else plain.priority,

@@ -40,6 +40,34 @@ class WaitingCounts(Schema):
     no_worker: int = Field(description="A slot is free, but no live worker serves the action.")
 
 
+class WaitingFor(Schema):
+    """What some queued executions wait for."""
+
+    count: int = Field(description="How many wait for it.", examples=[39])
+    reason: str = Field(
+        description="limit, total, resource, rate, pool, paused or no_worker, as in `waiting`.",
+        examples=["resource"],
+    )
+    name: str = Field(
+        description="Of the resource or pool; of a rate: action REF or resource NAME; else empty.",
+        examples=["autocad"],
+    )
+    closed: str | None = Field(
+        description="Why nothing passes, whatever others release: paused, capacity_zero, capacity_too_low."
+    )
+
+
+class GateUse(Schema):
+    """What is in use of a gate."""
+
+    gate: str = Field(
+        description="total, resource NAME, rate of OWNER, or pool NAME.", examples=["resource autocad"]
+    )
+    units: int = Field(description="What one execution needs.")
+    held: int = Field(description="Units, slots or starts in use, by all actions.")
+    capacity: int | None = Field(description="null: no limit.")
+
+
 class KeyStats(Schema):
     """The queue of one concurrency key."""
 
@@ -71,6 +99,14 @@ class QueueStats(Schema):
     last_updated: AwareDatetime
     paused: bool
     waiting: WaitingCounts
+    why: tuple[WaitingFor, ...] = Field(
+        default=(),
+        description="What they wait for in the end, what most wait for first: an execution waits for what "
+        "those ahead of it wait for, unless these have all slots and run. Adds up to `queue_length`.",
+    )
+    gates: tuple[GateUse, ...] = Field(
+        default=(), description="The gates behind its queues, in order, and what is in use of each."
+    )
     by_key: tuple[KeyStats, ...] = Field(
         description="The longest queues of an action with a concurrency key."
     )

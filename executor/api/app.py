@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from turnstile.common.version import installed_version
 from turnstile.executor.api import (
     actions,
+    attention,
     audit_log,
     bulk,
     dead_letters,
@@ -20,6 +21,7 @@ from turnstile.executor.api import (
     ops,
     problems,
     queues,
+    retry,
     tokens,
     webhooks,
     workers,
@@ -32,6 +34,7 @@ from turnstile.executor.settings import ExecutorSettings
 
 _ROUTES: Final[Sequence[APIRouter]] = (
     executions.routes,
+    retry.routes,
     bulk.routes,
     executions.submission_routes,
     actions.routes,
@@ -46,6 +49,7 @@ _ROUTES: Final[Sequence[APIRouter]] = (
     dead_letters.routes,
     webhooks.routes,
     queues.routes,
+    attention.routes,
     history.routes,
     events.routes,
     page_routes(),

@@ -362,7 +362,9 @@ class Admission:
         for key in (*keys, each.id):
             self._recent[key] = known
         if request.retry_of is not None:
-            self.definitions.log.retried(request.retry_of, request.action_ref, each.id, request.changed_by)
+            self.definitions.log.retried(
+                request.retry_of, request.action_ref, each.id, request.edited, request.changed_by
+            )
         # A submission finds its execution by the id of its request.
         is_asked = source.command_id is not None or source.reply_to is not None
         if is_asked and not request.is_submission:
@@ -556,13 +558,18 @@ def completed(request: Request, definition: Mapping[str, Any]) -> Request:
     priority_min = definition.get("priority_min", 1)
     if request.priority is None:
         changes["priority"] = max(PRIORITY_DEFAULT, priority_min)
-    elif request.priority < priority_min and not request.may_be_urgent and request.retry_of is None:
+    elif request.priority < priority_min and not (request.may_be_urgent or request.repeats_accepted):
         raise _unfit(
             f"priority: {request.priority} is below the priority_min of the action, {priority_min}; send"
             f" {priority_min} or more, leave it out, or use a token with the role operate"
         )
     pointer = definition.get("concurrency_key")
-    if not request.key and request.retry_of is None and (pointer or request.concurrency_key is not None):
+    if request.edited is not None:
+        # Other parameters may have another key. Without a pointer it is that of the ended execution.
+        has_key = pointer is None
+    else:
+        has_key = bool(request.key) or request.retry_of is not None
+    if not has_key and (pointer or request.concurrency_key is not None):
         changes["key"] = _key(request, pointer, has_free_keys=definition.get("submitter_keys", False))
     if request.callback_url is None and (url := definition.get("callback_url")) is not None:
         changes["callback_url"] = url

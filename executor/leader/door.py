@@ -329,8 +329,8 @@ def command_of(
 
 
 def _checked(request: Request, refusal_of: RefusalOf | None) -> Request:
-    """Check the parameters of a request, but not of a retry: they were accepted before."""
-    if refusal_of is None or request.refusal is not None or request.retry_of is not None:
+    """Check the parameters of a request, but not of a retry that repeats them: they were accepted before."""
+    if refusal_of is None or request.refusal is not None or request.repeats_accepted:
         return request
     refusal = refusal_of(request.action_ref, from_json(request.parameters))
     return request if refusal is None else structs.replace(request, refusal=refusal)

@@ -118,6 +118,7 @@ def _run_definitions(recorder: Recorder, ref: str) -> None:
     recorder.run(f"executor actions resume {ref}")
     recorder.run(f"executor actions show {ref}")
     recorder.run("executor actions show cli.add")
+    recorder.run(f"executor actions failures {ref}")
     recorder.run(f"executor actions changes {ref}")
     recorder.run("worker actions --actions tests.integration.cli.served_actions")
 
@@ -190,6 +191,7 @@ def _run_operation(recorder: Recorder, system: CommandLines, processes: System, 
     send(processes, **{name: b"{nope", f"{name}-2": b"{nope"})
     until(lambda: name in names_in(system) and f"{name}-2" in names_in(system))
     recorder.run("executor dead-letters list --limit 1")
+    recorder.run("executor attention", code=1)
     recorder.run(f"executor dead-letters show {name}")
     recorder.run(f"executor dead-letters replay {name} --dry-run")
     recorder.run(f"executor dead-letters replay {name}")
