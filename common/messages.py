@@ -44,7 +44,7 @@ class Singleton(_FromOutside):
     @model_validator(mode="before")
     @classmethod
     def _named(cls, given: object) -> object:
-        """A text is the key."""
+        """Read a text as the key."""
         return {"key": given} if isinstance(given, str) else given
 
 

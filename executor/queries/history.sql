@@ -3,8 +3,8 @@
 -- until: the end of the last minute whose rows the leader has written.
 SELECT date_trunc('minute', now() - interval '3 s', 'UTC')
 
--- history: minutes added up: one row per point, with a null `action_ref`; one per action, with a null `point`;
--- and one of all, with both null.
+-- history: adds up minutes: one row per point, one per action, and one of all. In the first two one of
+-- `point` and `action_ref` is null, in the last one both.
 --
 -- $1 from, $2 until, $3 duration of a point, $4 only this action, $5 prefixes of actions; null: all
 WITH found AS (
