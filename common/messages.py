@@ -27,8 +27,17 @@ class _BetweenServices(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
 
 
+def _or_text(schema: dict[str, Any]) -> None:
+    """Say in a JSON Schema that a text is accepted too."""
+    described = dict(schema)
+    schema.clear()
+    schema["anyOf"] = [{"type": "string", "minLength": 1, "maxLength": 512}, described]
+
+
 class Singleton(_FromOutside):
     """A name that one execution of the action has at a time, and what becomes of a second request with it."""
+
+    model_config = ConfigDict(json_schema_extra=_or_text)
 
     key: Key = Field(description="The name; of one action.", examples=["nightly"])
     when: Literal["waiting", "waiting_or_running"] = Field(

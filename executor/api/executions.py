@@ -232,7 +232,8 @@ _TRACED: Final = {
 def _submit_body() -> dict[str, Any]:
     """Return the OpenAPI description of the body; it is read by hand: a wrong item must not harm others."""
     one = ExecutionRequested.model_json_schema(ref_template="#/components/schemas/{model}")
-    one.pop("$defs", None)  # what it refers to is described with the answers
+    # What else it refers to is described with the answers.
+    one["properties"]["singleton"]["anyOf"][0] = one.pop("$defs")["Singleton"]
     item = {**one, "title": "ListedExecution", "properties": {**one["properties"], _TRACEPARENT: _TRACED}}
     content = {
         "schema": {"oneOf": [one, {"type": "array", "items": item, "maxItems": LIST_MAX}]},
@@ -258,6 +259,7 @@ routes = ApiRoutes(prefix="/executions", tag="executions")
             Code.UNKNOWN_ACTION,
             Code.TOO_LARGE,
             Code.IDEMPOTENCY_CONFLICT,
+            Code.SINGLETON_EXISTS,
             Code.QUEUE_FULL,
         ),
     },
