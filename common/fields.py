@@ -15,6 +15,7 @@ from turnstile.common.domain.durations import SECONDS_MAX, format_duration, pars
 
 _REF: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}")
 _RESOURCE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}")
+_SCHEDULE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}")
 _POOL: Final = re.compile(r"[A-Za-z0-9_\-]{1,64}")
 _POINTER: Final = re.compile(r"(?:/(?:[^~/]|~0|~1)*)+")
 UNITS_MAX: Final = 1_000_000
@@ -87,6 +88,16 @@ def check_ref(ref: str) -> str:
             "letters, digits, '_', '-' and '.', at most 200, like 'reports.render'"
         )
     return ref
+
+
+def check_schedule(name: str) -> str:
+    """Return `name` if it can name a schedule; raises ValueError with the rule otherwise."""
+    if not _SCHEDULE.fullmatch(name):
+        raise ValueError(
+            f"{name[:60]!r} cannot name a schedule: letters, digits, '_', '-' and '.', at most 200, "
+            "like 'nightly-report'"
+        )
+    return name
 
 
 def is_pool(name: str) -> bool:
@@ -178,6 +189,7 @@ def _named(rule: re.Pattern[str], example: str) -> WithJsonSchema:
 
 ActionRef = Annotated[str, AfterValidator(check_ref), _named(_REF, "reports.render")]
 ResourceName = Annotated[str, AfterValidator(check_resource), _named(_RESOURCE, "autocad")]
+ScheduleName = Annotated[str, AfterValidator(check_schedule), _named(_SCHEDULE, "nightly-report")]
 Pool = Annotated[str, AfterValidator(check_pool), _named(_POOL, "gpu")]
 JsonPointer = Annotated[str, AfterValidator(_check_pointer)]
 Instant = Annotated[AwareDatetime, AfterValidator(check_instant)]
