@@ -1,9 +1,9 @@
 """Schedules: when an action runs by itself, the same in code, in `actions.yaml`, over HTTP and in the database.
 
-In: fields as users write them. Out: a checked definition; its occurrences, which are whole seconds since 1970;
-and what of them a leader decides now. Pure: each occurrence follows from the definition alone, so a new leader,
-a preview and the checker of a history find the same ones. Cron expressions and changes of daylight saving time
-are those of Debian's cron, by `cronsim`.
+In: fields as users write them. Out: a checked definition; its occurrences, which are whole seconds since
+1970; and what of them a leader decides now. Pure: each occurrence follows from the definition alone, so a new
+leader, a preview and the checker of a history find the same ones. Cron expressions and changes of daylight
+saving time are those of Debian's cron, by `cronsim`.
 """
 
 import hashlib
@@ -26,6 +26,8 @@ EVERY_MAX: Final = 366 * 86400
 JITTER_MAX: Final = 86400
 SCHEDULE_KEY: Final = "schedule:"
 """What the idempotency key of an occurrence begins with; no other request may have one that does."""
+
+_REQUESTED: Final = ("parameters", "concurrency_key", "priority", "timeout", "ttl")
 
 
 def _check_zone(name: str) -> str:
@@ -94,7 +96,9 @@ class ScheduleDefinition(BaseModel):
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
         if (self.cron is None) == (self.every is None):
-            raise ValueError("cron, every: give exactly one of them, like {cron: '0 6 * * *'} or {every: 15m}")
+            raise ValueError(
+                "cron, every: give exactly one of them, like {cron: '0 6 * * *'} or {every: 15m}"
+            )
         if self.every is not None and not (1 <= self.every <= EVERY_MAX and self.every.is_integer()):
             raise ValueError("every: expected whole seconds from 1s to 366d, like 15m")
         if self.jitter > min(JITTER_MAX, self.every or JITTER_MAX):
@@ -167,11 +171,12 @@ class ScheduleDefinition(BaseModel):
 
     def preview(self, after: float, count: int) -> Iterator[int]:
         """Yield the next occurrences after an instant, also of a paused schedule."""
-        at: float | None = after
         for _ in range(count):
-            if (at := self.next_after(at)) is None:
+            found = self.next_after(after)
+            if found is None:
                 return
-            yield at
+            yield found
+            after = found
 
     def stored(self) -> dict[str, Any]:
         """Return it as JSON without what is the default: an executor may hold 100,000."""
@@ -228,6 +233,12 @@ def _caught_up(schedule: ScheduleDefinition, after: int, until: int) -> list[int
         found.append(last)
         until = last - 1
     return found[::-1]
+
+
+def request_body(schedule: ScheduleDefinition) -> dict[str, Any]:
+    """Return what an execution of a schedule is requested with."""
+    given = {name: value for name in _REQUESTED if (value := getattr(schedule, name)) is not None}
+    return {"action_ref": schedule.action_ref, "metadata": {"schedule": schedule.name}, **given}
 
 
 # Occurrences as idempotency keys.

@@ -1,8 +1,8 @@
 """Schedules as timers of the leader: which occurrences are due, and what becomes of each.
 
-In: definitions, and the time. Out: requests like any other, each with the idempotency key of its occurrence, and
-rows of the same turn that say up to where each schedule is decided. So an occurrence is decided once: by the
-row, and where a schedule was deleted and made again, by the key. An idle schedule costs nothing but its memory.
+In: definitions, and the time. Out: requests like any other, each with the idempotency key of its occurrence,
+and rows of the same turn that say up to where each schedule is decided. So an occurrence is decided once: by
+the row, and where a schedule was deleted and made again, by the key. An idle schedule costs its memory alone.
 """
 
 import logging
@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from turnstile.common.invalid_values import explained
 from turnstile.common.requests import read_request
-from turnstile.common.schedules import ScheduleDefinition, advance, key_of
+from turnstile.common.schedules import ScheduleDefinition, advance, key_of, request_body
 from turnstile.executor.leader.admission import Admission, Source
 from turnstile.executor.leader.door import request_of
 from turnstile.executor.leader.records import ScheduleRow
@@ -31,7 +31,6 @@ OCCURRENCES_MAX: Final = 200
 """Of all schedules, in one turn; the others follow in the next ones."""
 _TIMETABLE: Final = ("cron", "every", "timezone", "start_at", "end_at", "paused")
 """A change of these counts from its own instant: what was due before by the new ones is not made up for."""
-_REQUESTED: Final = ("parameters", "concurrency_key", "priority", "timeout", "ttl")
 
 
 class Schedules:
@@ -166,13 +165,7 @@ class Schedules:
 
 def _source(schedule: ScheduleDefinition, occurrence: int) -> Source:
     """Return an occurrence as the request that it is."""
-    given = {name: value for name in _REQUESTED if (value := getattr(schedule, name)) is not None}
-    requested = read_request({"action_ref": schedule.action_ref, **given})
+    requested = read_request(request_body(schedule))
     key = key_of(schedule.name, occurrence)
     request = structs.replace(request_of(requested, may_be_urgent=True), idempotency_key=key)
     return Source(request=request, schedule=schedule.name)
-
-
-def check_request(schedule: ScheduleDefinition) -> None:
-    """Raise Refusal if the executions of a schedule would be refused, whatever the action is."""
-    _source(schedule, 0)
