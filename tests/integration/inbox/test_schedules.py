@@ -117,7 +117,9 @@ async def test_a_schedule_that_is_made_again_repeats_no_occurrence(installation:
     await installation.define("schedule", "s", action_ref="a", every=1)
     await until(lambda: _at_least(installation, 1))
     for _ in range(3):
-        await installation.inbox.decide([delete("schedule", "s"), put("schedule", "s", action_ref="a", every=1)])
+        await installation.inbox.decide(
+            [delete("schedule", "s"), put("schedule", "s", action_ref="a", every=1)]
+        )
         await asyncio.sleep(0)
     await until(lambda: _at_least(installation, 3))
     found = await _keys(installation, "s")
