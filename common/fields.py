@@ -123,6 +123,16 @@ def _check_pointer(pointer: str) -> str:
     return pointer
 
 
+SCHEDULE_KEY: Final = "schedule:"
+"""What the idempotency key of an occurrence begins with; no request from outside may have one that does."""
+
+
+def _not_reserved(key: str) -> str:
+    if key.startswith(SCHEDULE_KEY):
+        raise ValueError(f"keys that begin with '{SCHEDULE_KEY}' are those of schedules; choose another one")
+    return key
+
+
 def pointer_path(pointer: str) -> list[str]:
     """Split a JSON Pointer into its unescaped steps (RFC 6901, section 4)."""
     return [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
@@ -194,6 +204,8 @@ Pool = Annotated[str, AfterValidator(check_pool), _named(_POOL, "gpu")]
 JsonPointer = Annotated[str, AfterValidator(_check_pointer)]
 Instant = Annotated[AwareDatetime, AfterValidator(check_instant)]
 Key = Annotated[str, StringConstraints(min_length=1, max_length=512)]
+NewKey = Annotated[Key, AfterValidator(_not_reserved)]
+"""The idempotency key of a request."""
 _PriorityNumber = Annotated[int, Field(ge=PRIORITIES[0], le=PRIORITIES[-1])]
 Priority = Annotated[_PriorityNumber, BeforeValidator(check_priority)]
 PriorityText = Annotated[_PriorityNumber, BeforeValidator(parse_priority)]

@@ -1,4 +1,4 @@
-"""Schedules: when an action runs by itself, the same in code, in `actions.yaml`, over HTTP and in the database.
+"""When an action runs by itself: the same in code, in `actions.yaml`, over HTTP and in the database.
 
 In: fields as users write them. Out: a checked definition; its occurrences, which are whole seconds since
 1970; and what of them a leader decides now. Pure: each occurrence follows from the definition alone, so a new
@@ -15,17 +15,16 @@ from functools import lru_cache
 from typing import Annotated, Any, Final, Literal, Self
 from zoneinfo import ZoneInfo
 
+from cronsim import CronSim, CronSimError
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
-from turnstile.common.fields import ActionRef, Duration, Instant, Key, Priority, ScheduleName
+from turnstile.common.fields import SCHEDULE_KEY, ActionRef, Duration, Instant, Key, Priority, ScheduleName
 
 LATE_SECONDS: Final = 60
 """What is decided so long after its instant, jitter added, was missed: `catch_up` says whether it runs."""
 CATCH_UP_MAX: Final = 1000
 EVERY_MAX: Final = 366 * 86400
 JITTER_MAX: Final = 86400
-SCHEDULE_KEY: Final = "schedule:"
-"""What the idempotency key of an occurrence begins with; no other request may have one that does."""
 
 _REQUESTED: Final = ("parameters", "concurrency_key", "priority", "timeout", "ttl")
 
@@ -62,7 +61,8 @@ class ScheduleDefinition(BaseModel):
     )
     every: Duration | None = Field(
         default=None,
-        description="Whole seconds between occurrences, counted from `start_at`, or from 1970-01-01T00:00:00Z.",
+        description="Whole seconds between occurrences, counted from `start_at`, else from the beginning of "
+        "1970.",
         examples=["15m"],
     )
     timezone: Annotated[str, AfterValidator(_check_zone)] = Field(
@@ -86,8 +86,8 @@ class ScheduleDefinition(BaseModel):
     catch_up_max: int = Field(default=100, ge=1, le=CATCH_UP_MAX, description="For `catch_up: all`.")
     jitter: Duration = Field(
         default=0.0,
-        description="Each occurrence is admitted up to so much later, by an amount that follows from its name "
-        "and instant. At most a day, and at most `every`.",
+        description="Each occurrence is admitted up to so much later, by an amount that follows from its "
+        "name and instant. At most a day, and at most `every`.",
     )
     start_at: Instant | None = Field(default=None, description="No occurrence is before this instant.")
     end_at: Instant | None = Field(default=None, description="No occurrence is after this instant.")
@@ -112,8 +112,6 @@ class ScheduleDefinition(BaseModel):
         return self
 
     def _check_cron(self, cron: str) -> None:
-        from cronsim import CronSim, CronSimError
-
         try:
             next(CronSim(cron, datetime.now(zone_of(self.timezone))), None)
         except (CronSimError, ValueError) as error:
@@ -155,8 +153,6 @@ class ScheduleDefinition(BaseModel):
         return found if found is not None and found >= self._first else None
 
     def _from_cron(self, at: int, *, reverse: bool) -> int | None:
-        from cronsim import CronSim
-
         assert self.cron is not None
         begin = datetime.fromtimestamp(at, zone_of(self.timezone))
         found = next(CronSim(self.cron, begin, reverse=reverse), None)

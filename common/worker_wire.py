@@ -287,7 +287,8 @@ def decode_hello(body: bytes) -> Hello:
         sender=sender_of(found), name=found.name, pools=tuple(found.pools),
         actions=None if found.actions is None else tuple(found.actions), concurrency=found.concurrency,
         lease_seconds=found.lease, epoch_seen=found.epoch_seen, is_taking=found.is_taking,
-        definitions=tuple(found.definitions), schedules=tuple(found.schedules), not_ready=found.not_ready, about=found.about,
+        definitions=tuple(found.definitions), schedules=tuple(found.schedules),
+        not_ready=found.not_ready, about=found.about,
     )  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """Declares actions in code and collects them.
 
-In: `@action`, `command_action`, `http_action`, with `schedule`, `use` and `rate`, at import time; `load_actions` when a
-worker or child starts. Out: `RegisteredAction` values: the definition, and the function of a python action.
+In: `@action`, `command_action`, `http_action`, with `schedule`, `use` and `rate`, at import time;
+`load_actions` when a worker or child starts. Out: `RegisteredAction` values: the definition, and the function
+of a python action.
 """
 
 import importlib

@@ -67,7 +67,7 @@ class Context:
         """The key under which it was submitted; None without one."""
         occurrence = occurrence_of(invocation.idempotency_key)
         self.scheduled_for = None if occurrence is None else occurrence[1]
-        """The instant of the schedule that it runs for, in UTC, without jitter; None: no schedule led to it."""
+        """The occurrence of a schedule that it runs for, in UTC, without jitter; None: there is none."""
         self.deadline = _deadline(invocation.timeout_seconds)
         """When the timeout of this attempt passes, in UTC; None without a timeout."""
         self._metadata_json = invocation.metadata_json

@@ -1,4 +1,4 @@
-"""The family of routes of actions, resources, pools and schedules: list, read, change under conditions, pause, history.
+"""The family of routes of definitions: list, read, change under conditions, pause, history.
 
 In: a `DefinitionKind`, which says how its definitions are named, read and described. Out: its routes; what
 they return has its `ETag`. A change is a command: durable at once, merged, checked, compared with the

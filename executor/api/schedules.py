@@ -93,8 +93,8 @@ _SCHEDULES: Final[DefinitionKind[StoredSchedule]] = DefinitionKind(
         changes="Each with who, when and what; stored in the transaction of the change. The changes of a "
         "deleted schedule stay.",
         more={
-            "patch": "A changed `cron`, `every`, `timezone`, `start_at` or `end_at` counts from the change on. "
-            "To go from `cron` to `every`, send the other one as null."
+            "patch": "A changed `cron`, `every`, `timezone`, `start_at` or `end_at` counts from the change "
+            "on. To go from `cron` to `every`, send the other one as null."
         },
     ),
 )

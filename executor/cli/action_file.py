@@ -1,7 +1,7 @@
 """The file `actions.yaml`: its reader and its JSON Schema.
 
-In: a file with a list of actions, or with `actions:`, `resources:`, `pools:` and `schedules:`. Out: definitions, or all
-errors of the file at once, each with file, entry and field; then nothing is applied.
+In: a file with a list of actions, or with `actions:`, `resources:`, `pools:` and `schedules:`. Out:
+definitions, or all errors of the file at once, each with file, entry and field; then nothing is applied.
 """
 
 import json
@@ -180,8 +180,8 @@ def _read_content(name: str, content: bytes) -> dict[str, Any]:
         and all(isinstance(part, list) for part in value.values())
     ):
         raise bad_input(
-            f"{name}: expected a list of actions, or 'actions:', 'resources:', 'pools:' and 'schedules:' with "
-            f"a list each, like: {_EXAMPLE}"
+            f"{name}: expected a list of actions, or 'actions:', 'resources:', 'pools:' and 'schedules:' "
+            f"with a list each, like: {_EXAMPLE}"
         )
     return {**dict.fromkeys(_SECTIONS), "actions": [], **value}
 

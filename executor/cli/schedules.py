@@ -64,8 +64,8 @@ def _print_schedule(schedule: Json) -> None:
 
 def _fields(schedule: Json) -> Iterator[tuple[str, object]]:
     for name in (
-        "name", "action_ref", "cron", "every", "timezone", "parameters", "concurrency_key", "priority", "timeout",
-        "ttl", "overlap", "catch_up", "catch_up_max", "jitter", "start_at", "end_at", "paused",
+        "name", "action_ref", "cron", "every", "timezone", "parameters", "concurrency_key", "priority",
+        "timeout", "ttl", "overlap", "catch_up", "catch_up_max", "jitter", "start_at", "end_at", "paused",
     ):  # fmt: skip
         if schedule[name] is not None:
             yield name, shown(name, schedule[name])

@@ -99,7 +99,8 @@ def _schedules_that_differ(hello: Hello, definitions: Definitions) -> Iterator[s
         name = str(given.get("name"))[:200]
         stored = definitions.bodies.get(("schedule", name))
         if stored is not None and {**stored, "paused": False} != {**given, "paused": False}:
-            yield f"WARNING schedule_differs schedule={name} to_apply_the_code='executor schedules put {name}'"
+            command = f"executor schedules put {name}"
+            yield f"WARNING schedule_differs schedule={name} to_change_it='{command}'"
 
 
 def _with_code_stored(hello: Hello, definitions: Definitions, sessions: Sessions, at: float) -> Hello:

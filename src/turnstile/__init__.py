@@ -6,9 +6,10 @@
     async def render(context: Context, customer_id: int) -> dict: ...
 
 Declare actions with `action`, `command_action` and `http_action`, when they run by themselves with
-`schedule`, the shared resources that they use with `use`, and limits of starts with `rate`; submit executions with `await render.submit(customer_id=7)`, by name
-with `Client` or `AsyncClient`, or with `submit_in` and `submit_in_async` inside a database transaction. Each
-name is imported at its first use: `import turnstile` alone loads no other module.
+`schedule`, the shared resources that they use with `use`, and limits of starts with `rate`; submit executions
+with `await render.submit(customer_id=7)`, by name with `Client` or `AsyncClient`, or with `submit_in` and
+`submit_in_async` inside a database transaction. Each name is imported at its first use: `import turnstile`
+alone loads no other module.
 """
 
 from importlib import import_module

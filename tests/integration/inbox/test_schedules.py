@@ -21,7 +21,7 @@ async def _keys(made: Installation, name: str) -> list[float]:
 
 async def _state(made: Installation) -> Any:
     (row,) = await made.fetch(
-        "SELECT extract(epoch FROM decided_at)::bigint AS decided_at, execution_id, admitted, skipped, refused,"
+        "SELECT extract(epoch FROM decided_at)::bigint AS decided_at, admitted, skipped, refused,"
         " extract(epoch FROM missed_at)::bigint AS missed_at, problem FROM ledger.schedule"
     )
     return row

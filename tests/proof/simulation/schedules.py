@@ -1,6 +1,6 @@
 """Schedules in a world: how they are defined, and what must have become of their occurrences.
 
-The occurrences are computed again from the definition; nothing is taken from the leaders but their rows.
+The rule is that of `stress.check`; nothing is taken from the leaders but their rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -8,12 +8,13 @@ from datetime import UTC, datetime, timedelta
 from math import floor
 from typing import Final
 
-from tests.proof.simulation.database import Postgres
+from tests.proof.simulation.database import WALL, Postgres
 from tests.proof.simulation.runner import NS
 from tests.proof.simulation.story import ActionPlan, SchedulePlan
 from turnstile.common.domain.states import Status
 from turnstile.common.schedules import ScheduleDefinition, occurrence_of
 from turnstile.executor.leader.records import AdmittedRow, DefinitionRow, ScheduleRow
+from turnstile.stress.check.schedules import ScheduleCounts, ScheduledExecution, occurrences_kept
 
 _ACTION: Final = "scheduled"
 _WITHIN_SECONDS: Final = 12.0
@@ -48,42 +49,29 @@ def is_scheduled(row: AdmittedRow) -> bool:
 
 def schedules_kept(plans: Sequence[SchedulePlan], postgres: Postgres) -> Iterator[str]:
     """Yield occurrences that became no execution, or several, or one at the wrong time."""
-    admitted = [row for _, row in sorted(postgres.tables.admitted.items()) if is_scheduled(row)]
-    for plan in plans:
-        body = postgres.tables.definitions["schedule", plan.name].body
-        schedule = ScheduleDefinition.model_validate(body)
-        own = {}
-        for row in admitted:
-            found = occurrence_of(row.idempotency_key)
-            if found is None:
-                yield f"SCHEDULE execution {row.id} has no occurrence"
-            elif found[0] == plan.name:
-                own[round(found[1].timestamp())] = row
-        yield from _kept(schedule, own, postgres)
-
-
-def _kept(schedule: ScheduleDefinition, own: dict[int, AdmittedRow], postgres: Postgres) -> Iterator[str]:
-    assert schedule.start_at is not None
-    tables, name = postgres.tables, schedule.name
-    expected = list(schedule.preview(schedule.start_at.timestamp(), 1000))
-    for stray in sorted(own.keys() - set(expected)):
-        yield f"SCHEDULE {name} has no occurrence {stray}, and an execution of it"
-    for occurrence, row in own.items():
-        if not schedule.due_at(occurrence) - 0.001 <= row.created_at <= occurrence + _WITHIN_SECONDS:
-            yield f"SCHEDULE {name} {occurrence} was admitted at {row.created_at}"
-    left_out = [each for each in expected if each not in own]
-    if left_out and schedule.overlap != "skip":
-        yield f"SCHEDULE {name} occurrences {left_out} have no execution"
-    state = tables.schedules[name]
-    if (state.admitted, state.skipped) != (len(own), len(left_out)):
-        yield f"SCHEDULE {name} counts {state}; it has {len(own)} executions, and {len(left_out)} left out"
-    if schedule.overlap == "queue":
-        return
-    rows = [own[each] for each in sorted(own)]
-    for before, after in zip(rows, rows[1:], strict=False):
-        until = tables.completed_at.get(before.id)
-        if until is None or until > tables.created_at[after.id] + NS // 1000:
-            yield f"SCHEDULE {name} execution {after.id} was admitted before {before.id} had ended"
-        ended = tables.ended.get(before.id)
-        if schedule.overlap == "skip" and ended is not None and ended.status is Status.CANCELLED:
-            yield f"SCHEDULE {name} execution {before.id} was cancelled"
+    tables = postgres.tables
+    own: dict[str, list[ScheduledExecution]] = {plan.name: [] for plan in plans}
+    for row in filter(is_scheduled, tables.admitted.values()):
+        found, ended = occurrence_of(row.idempotency_key), tables.ended.get(row.id)
+        if found is None:
+            yield f"SCHEDULE execution {row.id} has no occurrence"
+            continue
+        completed_at = tables.completed_at.get(row.id)
+        execution = ScheduledExecution(
+            id=row.id, occurrence=round(found[1].timestamp()),
+            created_at=WALL + tables.created_at[row.id] / NS,
+            completed_at=None if completed_at is None else WALL + completed_at / NS,
+            is_cancelled=ended is not None and ended.status is Status.CANCELLED,
+        )  # fmt: skip
+        own[found[0]].append(execution)
+    for name, executions in own.items():
+        schedule = ScheduleDefinition.model_validate(tables.definitions["schedule", name].body)
+        assert schedule.start_at is not None
+        assert schedule.end_at is not None
+        counted = tables.schedules[name]
+        kept = occurrences_kept(
+            schedule, executions, ScheduleCounts(admitted=counted.admitted, skipped=counted.skipped),
+            since=round(schedule.start_at.timestamp()), until=round(schedule.end_at.timestamp()),
+            within_seconds=_WITHIN_SECONDS,
+        )  # fmt: skip
+        yield from (f"SCHEDULE {each}" for each in kept)
