@@ -6,6 +6,7 @@ the row, and where a schedule was deleted and made again, by the key. An idle sc
 """
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from math import floor, inf
@@ -45,10 +46,16 @@ class Schedules:
         """Of what this turn decides: the executions of the occurrences before."""
         self.changed: dict[str, ScheduleRow | None] = {}
         """What this turn writes; None: the schedule was deleted."""
+        self._noted: Counter[str] = Counter()
 
     def written(self) -> None:
         """Forget what the committed turn has written."""
         self.changed.clear()
+
+    def take_noted(self) -> Mapping[str, int]:
+        """Return what became of occurrences since the last call, for the metrics."""
+        noted, self._noted = self._noted, Counter()
+        return noted
 
     @property
     def next_at(self) -> float:
@@ -124,6 +131,7 @@ class Schedules:
             fields = {"schedule": row.name, "catch_up": schedule.catch_up, "missed": done.missed}
             logger.warning("occurrences_missed", extra=fields)
             changes["missed_at"] = done.missed
+            self._noted["missed"] += 1
         self._rows[row.name] = self.changed[row.name] = structs.replace(row, **changes)
         if done.wake_at is not None:
             rest.append((done.wake_at, row.name))
@@ -143,6 +151,7 @@ class Schedules:
         previous = self._previous.get(row.name)
         living = None if previous is None else admission.living(previous)
         if living is not None and self._bodies[row.name].get("overlap") == "skip":
+            self._noted["skipped"] += 1
             self._change(row, skipped=row.skipped + 1)
             return
         if living is not None:
@@ -154,9 +163,12 @@ class Schedules:
         for admitted in out.admitted:
             if (name := admitted.source.schedule) is not None:
                 row = self._rows[name]
+                self._noted["admitted"] += 1
                 self._change(row, execution_id=admitted.id, admitted=row.admitted + 1, problem=None)
         for source, problem in refused:
-            row = self._rows[source.schedule]  # type: ignore[index]
+            assert source.schedule is not None
+            row = self._rows[source.schedule]
+            self._noted["refused"] += 1
             self._change(row, refused=row.refused + 1, problem=problem)
 
     def _change(self, row: ScheduleRow, **changes: Any) -> None:
