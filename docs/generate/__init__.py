@@ -253,8 +253,8 @@ _POOL_CHANGES = (
 
 _SCHEDULES = """# Settings of a schedule
 
-When an action runs by itself. The same settings in `actions.yaml`, under `/schedules/{name}`, in `@schedule` and
-for `executor schedules put`.
+When an action runs by itself. The same settings in `actions.yaml`, under `/schedules/{name}`, in `@schedule`
+and for `executor schedules put`.
 
 ```yaml
 schedules:
@@ -262,8 +262,8 @@ schedules:
   - {name: mirror, action_ref: mirror.sync, every: 15m, overlap: skip}
 ```
 
-[Run a report every night](../how-to/nightly-report.md) explains them. With `--prune`, schedules that a file with
-`schedules:` does not name are deleted.
+[Run a report every night](../how-to/nightly-report.md) explains them. With `--prune`, schedules that a file
+with `schedules:` does not name are deleted.
 """
 
 

@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 from math import floor
 from typing import Final
 
-from tests.proof.simulation.database import WALL, Postgres
+from tests.proof.simulation.database import Postgres
+from tests.proof.simulation.processes import WALL
 from tests.proof.simulation.runner import NS
 from tests.proof.simulation.story import ActionPlan, SchedulePlan
 from turnstile.common.domain.states import Status

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from turnstile.common.domain.errors import Refusal
 from turnstile.common.invalid_values import explained
-from turnstile.common.requests import Refusal, read_request, read_requested_body
+from turnstile.common.requests import read_request, read_requested_body
 from turnstile.common.schedules import ScheduleDefinition, advance, key_of, occurrence_of
 
 _BERLIN = ZoneInfo("Europe/Berlin")
@@ -87,16 +88,17 @@ def test_start_and_end_bound_the_occurrences() -> None:
     every=st.integers(1, 300),
     outage=st.integers(0, 5000),
     most=st.integers(1, 5),
-    catch_up=st.sampled_from(["none", "one", "all"]),
-    catch_up_max=st.integers(1, 20),
+    policy=st.tuples(st.sampled_from(["none", "one", "all"]), st.integers(1, 20)),
     share=st.floats(0, 1),
 )
 def test_slices_of_a_turn_decide_each_occurrence_once_and_in_order(
-    every: int, outage: int, most: int, catch_up: str, catch_up_max: int, share: float
+    every: int, outage: int, most: int, policy: tuple[str, int], share: float
 ) -> None:
+    catch_up, catch_up_max = policy
     made = schedule(every=every, catch_up=catch_up, catch_up_max=catch_up_max, jitter=share * every)
     begin = 1_000_000
-    decided, found = begin, []
+    decided = begin
+    found: list[int] = []
     now = float(begin + outage)
     while True:
         done = advance(made, decided, now, most)
