@@ -30,7 +30,7 @@ from turnstile.client.submission import Submitted
 from turnstile.client.transactions import submit_in, submit_in_async
 from turnstile.common.domain.states import Status
 from turnstile.common.messages import Error
-from turnstile.common.schemas import QueueStats
+from turnstile.common.schemas import History, QueueStats
 
 __all__ = [
     "ActionFields",
@@ -44,6 +44,7 @@ __all__ = [
     "ExecutionFailed",
     "ExecutionPage",
     "Handle",
+    "History",
     "InvalidResult",
     "InvalidSetting",
     "NotReceived",

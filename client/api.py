@@ -33,7 +33,7 @@ from turnstile.client.schemas import (
 from turnstile.common.api_token import CA_FILE
 from turnstile.common.domain.errors import Code
 from turnstile.common.invalid_values import explained
-from turnstile.common.schemas import QueueStats
+from turnstile.common.schemas import History, QueueStats
 from turnstile.common.urls import INVALID_API_URL, check_authority, is_api_url, is_loopback, with_tls_hint
 
 _READ_TIMEOUT_SECONDS: Final = 10.0
@@ -151,10 +151,10 @@ class Api:
             if rejected.code != Code.ALREADY_TERMINAL:
                 raise
 
-    async def retry(self, execution_id: int, idempotency_key: str | None) -> Acceptance:
+    async def retry(self, execution_id: int, body: bytes, idempotency_key: str | None) -> Acceptance:
         """Retry an ended execution as a new one."""
         path = f"/executions/{execution_id:d}/retry"
-        return await self._change("POST", path, Acceptance, b"{}", headers=_keyed(idempotency_key))
+        return await self._change("POST", path, Acceptance, body, headers=_keyed(idempotency_key))
 
     async def change_many(
         self, verb: str, body: Mapping[str, object], idempotency_key: str | None = None
@@ -196,6 +196,10 @@ class Api:
     async def queue_stats(self, action_ref: str) -> QueueStats:
         """Return the state of the queues of an action."""
         return await self._get(f"{_action_path(action_ref)}/queue-stats", QueueStats)
+
+    async def history(self, query: Query) -> History:
+        """Return what executions did over time."""
+        return await self._get("/history", History, query)
 
     async def workers(self, query: Query) -> WorkerPage:
         """Return one page of workers, the newest first."""

@@ -35,7 +35,7 @@ from turnstile.client.events import StatusEvents
 from turnstile.client.fields import ActionFields, Filters, KeyFields, Listing, ResourceFields
 from turnstile.client.handle import AsyncHandle, Handle
 from turnstile.client.http_submission import submitted_of
-from turnstile.client.requests import ActionRequest, Options, Request, request_of
+from turnstile.client.requests import ActionRequest, Options, Request, json_body, request_of
 from turnstile.client.schemas import (
     BulkOutcome,
     Execution,
@@ -55,7 +55,7 @@ from turnstile.common.domain.durations import parse_duration
 from turnstile.common.domain.errors import Code
 from turnstile.common.domain.states import Status, is_terminal
 from turnstile.common.requests import PARAMETERS_BYTES_MAX
-from turnstile.common.schemas import QueueStats
+from turnstile.common.schemas import History, HistoryWindow, QueueStats
 
 _AMQP_URL: Final = "amqp://guest:guest@127.0.0.1:5672/"
 _HTTP_URL: Final = "http://127.0.0.1:8000"
@@ -371,15 +371,25 @@ class AsyncClient:
         """
         return await self._api.logs(execution_id, {"attempt": attempt, "limit": limit, "cursor": cursor})
 
-    async def retry(self, execution_id: int, *, idempotency_key: str | None = None) -> AsyncHandle[JsonValue]:
-        """Retry an ended execution as a new one, with the same parameters; return the handle of that one.
+    async def retry(
+        self,
+        execution_id: int,
+        *,
+        parameters: Mapping[str, object] | None = None,
+        idempotency_key: str | None = None,
+    ) -> AsyncHandle[JsonValue]:
+        """Retry an ended execution as a new one; return the handle of that one.
 
-        Raises Rejected, or Unavailable: with an idempotency key the call can safely be repeated.
+        `parameters` replace all of the ended execution's, and are checked like those of a submission; None:
+        the same. Raises Rejected, or Unavailable: with an idempotency key the call can safely be repeated.
         """
-        return self.handle(await self._retry(execution_id, idempotency_key))
+        return self.handle(await self._retry(execution_id, parameters, idempotency_key))
 
-    async def _retry(self, execution_id: int, idempotency_key: str | None) -> Submitted:
-        return submitted_of(await self._api.retry(execution_id, idempotency_key))
+    async def _retry(
+        self, execution_id: int, parameters: Mapping[str, object] | None, idempotency_key: str | None
+    ) -> Submitted:
+        body = b"{}" if parameters is None else json_body({"parameters": parameters})
+        return submitted_of(await self._api.retry(execution_id, body, idempotency_key))
 
     async def cancel_many(
         self,
@@ -420,6 +430,13 @@ class AsyncClient:
     async def queue_stats(self, action_ref: str) -> QueueStats:
         """Return the state of the queues of an action."""
         return await self._api.queue_stats(action_ref)
+
+    async def history(self, window: HistoryWindow = "1h", *, action_ref: str | None = None) -> History:
+        """Return what executions did over time, of one action or of all: counts by minute, added up.
+
+        `points` are minutes, ten minutes of "24h", or hours of "7d"; `actions` has the busiest ones.
+        """
+        return await self._api.history({"window": window, "action_ref": action_ref})
 
     async def action(self, action_ref: str) -> StoredAction:
         """Return an action as it is stored."""
@@ -654,6 +671,7 @@ class Client:
     cancel_many = _Blocking(AsyncClient.cancel_many)
     retry_many = _Blocking(AsyncClient.retry_many)
     queue_stats = _Blocking(AsyncClient.queue_stats)
+    history = _Blocking(AsyncClient.history)
     action = _Blocking(AsyncClient.action)
     change_action = _Blocking(AsyncClient.change_action)
     pause = _Blocking(AsyncClient.pause)
@@ -724,9 +742,15 @@ class Client:
             for each in answers
         ]
 
-    def retry(self, execution_id: int, *, idempotency_key: str | None = None) -> Handle[JsonValue]:
+    def retry(
+        self,
+        execution_id: int,
+        *,
+        parameters: Mapping[str, object] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Handle[JsonValue]:
         """Do what `AsyncClient.retry` does, blocking."""
-        return self.handle(self._wait_for(lambda c: c._retry(execution_id, idempotency_key)))
+        return self.handle(self._wait_for(lambda c: c._retry(execution_id, parameters, idempotency_key)))
 
     def list_all(self, **filters: Unpack[Listing]) -> Iterator[Execution]:
         """Yield all executions that match, newest first."""

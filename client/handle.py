@@ -4,7 +4,7 @@ In: a client, the id, and the type of the result. Out: status, completion, and t
 type. A handle works while its client does.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -110,9 +110,14 @@ class AsyncHandle(_Submission[R]):
             lambda client: client.logs(self.id, attempt=attempt, limit=limit, cursor=cursor)
         )
 
-    async def retry(self, *, idempotency_key: str | None = None) -> "AsyncHandle[R]":
-        """Retry it, once it has ended, as a new execution; return the handle of that one."""
-        retried = await self.perform(lambda client: client._retry(self.id, idempotency_key))
+    async def retry(
+        self, *, parameters: Mapping[str, object] | None = None, idempotency_key: str | None = None
+    ) -> "AsyncHandle[R]":
+        """Retry it, once it has ended, as a new execution; return the handle of that one.
+
+        `parameters` replace all of its own; None: the same.
+        """
+        retried = await self.perform(lambda client: client._retry(self.id, parameters, idempotency_key))
         return replace(self, id=retried.execution_id, submitted=retried)
 
     async def events(self) -> AsyncIterator[StatusEvent]:
@@ -160,9 +165,11 @@ class Handle(_Submission[R]):
         """Return what its attempts have logged, as `client.logs` does."""
         return self.perform(lambda client: client.logs(self.id, attempt=attempt, limit=limit, cursor=cursor))
 
-    def retry(self, *, idempotency_key: str | None = None) -> "Handle[R]":
-        """Retry it, once it has ended, as a new execution; return the handle of that one."""
-        retried = self.perform(lambda client: client._retry(self.id, idempotency_key))
+    def retry(
+        self, *, parameters: Mapping[str, object] | None = None, idempotency_key: str | None = None
+    ) -> "Handle[R]":
+        """Do what `AsyncHandle.retry` does, blocking."""
+        retried = self.perform(lambda client: client._retry(self.id, parameters, idempotency_key))
         return replace(self, id=retried.execution_id, submitted=retried)
 
     def events(self) -> Iterator[StatusEvent]:

@@ -42,6 +42,7 @@ class Options(TypedDict, total=False):
 
     idempotency_key: str | None
     concurrency_key: str | None
+    singleton: str | Mapping[str, str] | None
     priority: int | None
     run_at: datetime | None
     delay: str | float | None
@@ -64,6 +65,8 @@ class Request:
     """Requests with the same key are one execution, from any sender and any number of times."""
     concurrency_key: str | None = None
     """Names the queue; else the action's pointer into the parameters does."""
+    singleton: str | Mapping[str, str] | None = None
+    """At most one execution of the action with this key at a time: a key, or `key`, `when` and `then`."""
     priority: int | None = None
     """1 (first) to 5 (last). None: 3, or the action's `priority_min` if that is larger."""
     run_at: datetime | None = None
@@ -115,7 +118,7 @@ def request_of(given: Request | Mapping[str, object], *, path: str) -> Request:
 
 def request_body(request: Request, *, parameters_bytes_max: int) -> bytes:
     """Return the request as JSON, as messages and the API take it. Raises Rejected."""
-    body = _json(_given_fields(request))
+    body = json_body(_given_fields(request))
     check_request(request, body, parameters_bytes_max=parameters_bytes_max)
     return body
 
@@ -144,7 +147,8 @@ def check_request(
         raise Rejected(Code.INVALID_MESSAGE, "traceparent: not a W3C trace context; leave it out")
     try:
         return read_requested_body(
-            _json(_given_fields(request)) if body is None else body, parameters_bytes_max=parameters_bytes_max
+            json_body(_given_fields(request)) if body is None else body,
+            parameters_bytes_max=parameters_bytes_max,
         )
     except Refusal as refusal:
         raise Rejected(refusal.code, refusal.message) from None
@@ -188,7 +192,8 @@ def _given_fields(request: Request) -> dict[str, object]:
     return {name: value for name, value in named.items() if value is not None}
 
 
-def _json(given: Mapping[str, object]) -> bytes:
+def json_body(given: Mapping[str, object]) -> bytes:
+    """Return fields of a request, such as `parameters`, as JSON. Raises Rejected."""
     try:
         # NaN stays NaN, so that it is rejected and not silently turned into null.
         body = to_json(given, inf_nan_mode="constants")

@@ -28,6 +28,7 @@ _TYPES: Final = {
     "callback_url": "text",
     "metadata": "jsonb",
     "traceparent": "text",
+    "singleton": "jsonb",
 }
 _SECONDS: Final = ("delay", "timeout", "ttl")
 _REFUSAL: Final = re.compile(r"(unknown_action|invalid_parameters|invalid_message|too_large): ([^\n]*)")
@@ -97,6 +98,7 @@ def _values(request: Request) -> dict[str, object]:
         "callback_url": checked.callback_url,
         "metadata": json_text(checked.metadata),
         "traceparent": request.traceparent or traceparent_here(),
+        "singleton": None if checked.singleton is None else checked.singleton.model_dump_json(),
     }
 
 

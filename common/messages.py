@@ -8,7 +8,7 @@ newer version may add fields. `requests` reads requests, `envelopes` addresses a
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, model_validator
 
 from turnstile.common.domain.errors import Code
 from turnstile.common.domain.states import Status
@@ -36,6 +36,27 @@ class _BetweenServices(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
 
 
+class Singleton(_FromOutside):
+    """A name that one execution of the action has at a time, and what becomes of a second request with it."""
+
+    key: Key = Field(description="The name; of one action.", examples=["nightly"])
+    when: Literal["waiting", "waiting_or_running"] = Field(
+        default="waiting_or_running",
+        description="Which execution counts: one that no worker has yet, or any that has not ended.",
+    )
+    then: Literal["return_existing", "refuse", "cancel_running"] = Field(
+        default="return_existing",
+        description="Answer with the existing execution, refuse with `singleton_exists`, or cancel the "
+        "existing one and admit the new one.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, given: object) -> object:
+        """Read a text as the key."""
+        return {"key": given} if isinstance(given, str) else given
+
+
 class ExecutionRequested(_FromOutside):
     """A request to run an action: `execution.requested`, and the body of `POST /executions`."""
 
@@ -49,6 +70,11 @@ class ExecutionRequested(_FromOutside):
     concurrency_key: Key | None = Field(
         default=None,
         description="Names the queue if the action has `submitter_keys`; else the action's pointer does.",
+    )
+    singleton: Singleton | None = Field(
+        default=None,
+        description="At most one execution of the action with this key at a time; a text is the key.",
+        examples=["nightly"],
     )
     priority: Priority = Field(
         default=PRIORITY_DEFAULT,

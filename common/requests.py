@@ -22,7 +22,7 @@ from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.fields import PRIORITY_DEFAULT, SCHEDULE_KEY, check_ref
 from turnstile.common.invalid_values import invalid_values, known_fields
 from turnstile.common.json_limits import LEVELS_MAX, read_document
-from turnstile.common.messages import SCHEMA_VERSION, ExecutionRequested
+from turnstile.common.messages import SCHEMA_VERSION, ExecutionRequested, Singleton
 from turnstile.common.nearest import did_you_mean
 
 PARAMETERS_BYTES_MAX: Final = 256 * 1024
@@ -54,6 +54,7 @@ class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = None
     ttl: float | None = None
     callback_url: str | None = None
+    singleton: Singleton | None = None
 
 
 _EMPTY: Final = b"{}"
@@ -68,6 +69,7 @@ _HASHED: Final = [
         ("parameters_text", _EMPTY),
         ("priority", PRIORITY_DEFAULT),
         ("run_at", None),
+        ("singleton", None),
         ("timeout", None),
         ("ttl", None),
     )
@@ -90,6 +92,7 @@ class _Plain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     run_at: None = None
     delay: None = None
     callback_url: None = None
+    singleton: None = None
 
 
 _PLAIN: Final = msgspec.json.Decoder(_Plain)
@@ -139,8 +142,8 @@ def read_request(value: Any, *, parameters_bytes_max: int = PARAMETERS_BYTES_MAX
         action_ref=given.action_ref,
         parameters=given.parameters,
         metadata=given.metadata,
-        parameters_text=_text_of(given.parameters, "parameters", parameters_bytes_max),
-        metadata_text=_text_of(given.metadata, "metadata", parameters_bytes_max),
+        parameters_text=document_text(given.parameters, "parameters", parameters_bytes_max),
+        metadata_text=document_text(given.metadata, "metadata", parameters_bytes_max),
         idempotency_key=given.idempotency_key,
         concurrency_key=given.concurrency_key,
         priority=given.priority if "priority" in given.model_fields_set else None,
@@ -149,10 +152,11 @@ def read_request(value: Any, *, parameters_bytes_max: int = PARAMETERS_BYTES_MAX
         timeout=given.timeout,
         ttl=given.ttl,
         callback_url=given.callback_url,
+        singleton=given.singleton,
     )
 
 
-def _text_of(document: dict[str, Any], field: str, bytes_max: int) -> bytes:
+def document_text(document: Mapping[str, Any], field: str, bytes_max: int) -> bytes:
     """Return a document as JSON text with the keys of every object in order; raises Refusal."""
     if not document:
         return _EMPTY
@@ -209,8 +213,8 @@ def _read_plain(body: bytes, bytes_max: int, parameters_bytes_max: int) -> Check
         action_ref=plain.action_ref,
         parameters=plain.parameters,
         metadata=plain.metadata,
-        parameters_text=_text_of(plain.parameters, "parameters", parameters_bytes_max),
-        metadata_text=_text_of(plain.metadata, "metadata", parameters_bytes_max),
+        parameters_text=document_text(plain.parameters, "parameters", parameters_bytes_max),
+        metadata_text=document_text(plain.metadata, "metadata", parameters_bytes_max),
         idempotency_key=plain.idempotency_key,
         concurrency_key=plain.concurrency_key,
         priority=None if plain.priority is msgspec.UNSET else plain.priority,

@@ -3,6 +3,8 @@
 The client ignores fields that it does not know: a newer executor may add some.
 """
 
+from typing import Literal, TypeAlias
+
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 
@@ -38,6 +40,34 @@ class WaitingCounts(Schema):
     no_worker: int = Field(description="A slot is free, but no live worker serves the action.")
 
 
+class WaitingFor(Schema):
+    """What some queued executions wait for."""
+
+    count: int = Field(description="How many wait for it.", examples=[39])
+    reason: str = Field(
+        description="limit, total, resource, rate, pool, paused or no_worker, as in `waiting`.",
+        examples=["resource"],
+    )
+    name: str = Field(
+        description="Of the resource or pool; of a rate: action REF or resource NAME; else empty.",
+        examples=["autocad"],
+    )
+    closed: str | None = Field(
+        description="Why nothing passes, whatever others release: paused, capacity_zero, capacity_too_low."
+    )
+
+
+class GateUse(Schema):
+    """What is in use of a gate."""
+
+    gate: str = Field(
+        description="total, resource NAME, rate of OWNER, or pool NAME.", examples=["resource autocad"]
+    )
+    units: int = Field(description="What one execution needs.")
+    held: int = Field(description="Units, slots or starts in use, by all actions.")
+    capacity: int | None = Field(description="null: no limit.")
+
+
 class KeyStats(Schema):
     """The queue of one concurrency key."""
 
@@ -69,6 +99,64 @@ class QueueStats(Schema):
     last_updated: AwareDatetime
     paused: bool
     waiting: WaitingCounts
+    why: tuple[WaitingFor, ...] = Field(
+        default=(),
+        description="What they wait for in the end, what most wait for first: an execution waits for what "
+        "those ahead of it wait for, unless these have all slots and run. Adds up to `queue_length`.",
+    )
+    gates: tuple[GateUse, ...] = Field(
+        default=(), description="The gates behind its queues, in order, and what is in use of each."
+    )
     by_key: tuple[KeyStats, ...] = Field(
         description="The longest queues of an action with a concurrency key."
+    )
+
+
+HistoryWindow: TypeAlias = Literal["1h", "24h", "7d"]
+"""In points of a minute, of ten minutes and of an hour."""
+
+
+class HistoryCounts(Schema):
+    """What executions did during a time. A percentile is within 10 % of the exact one; null: none."""
+
+    admitted: int
+    started: int = Field(description="Attempts that began to run: a retry is one more.")
+    completed: int
+    failed: int
+    timeout: int
+    cancelled: int
+    expired: int
+    abandoned: int
+    waiting_p50_seconds: float | None = Field(
+        description="From entering its queue to its first start, of what started: the median."
+    )
+    waiting_p95_seconds: float | None
+    running_p50_seconds: float | None = Field(description="Of the last attempt of what ended: the median.")
+    running_p95_seconds: float | None
+    slots_used: float = Field(description="Mean of the slots in use, over all keys.")
+
+
+class HistoryPoint(HistoryCounts):
+    """One point: what happened from `at` on, for `resolution_seconds`."""
+
+    at: AwareDatetime
+
+
+class ActionHistory(HistoryCounts):
+    """What one action did in the whole window."""
+
+    action_ref: str
+
+
+class History(Schema):
+    """What executions did in a window. It ends with the last whole minute."""
+
+    window: HistoryWindow
+    resolution_seconds: int = Field(description="Duration of a point.")
+    from_: AwareDatetime = Field(alias="from")
+    until: AwareDatetime
+    points: list[HistoryPoint] = Field(description="All of the window, oldest first.")
+    totals: HistoryCounts
+    actions: list[ActionHistory] | None = Field(
+        description="The 100 actions with most starts, the busiest first; null: one action was requested."
     )

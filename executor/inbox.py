@@ -157,12 +157,15 @@ class Inbox:
         traceparent: str | None,
         caller: Caller,
         *,
+        parameters: bytes | None = None,
+        may_be_urgent: bool = False,
         command_id: UUID | None = None,
         seconds: float = ANSWER_SECONDS,
     ) -> list[Retried]:
         """Request ended executions again, each under an idempotency key or None; one result each, in order.
 
-        The request is copied from the row of the ended execution, which never changes.
+        The request is copied from the row of the ended execution, which never changes. One with other
+        `parameters` is decided like a new one.
         """
         first_id = command_id or uuid4()
         ids = [uuid5(first_id, str(number)) for number in range(len(requests))]
@@ -170,6 +173,7 @@ class Inbox:
             found = await self._database.fetch(
                 _STATEMENTS["store_retries"], ids, [each for each, _ in requests],
                 [key for _, key in requests], traceparent, to_json(caller._asdict()).decode(),
+                None if parameters is None else parameters.decode(), may_be_urgent,
             )  # fmt: skip
             answers.is_stored = True
             answers.forget(row["command_id"] for row in found if not row["has_ended"])

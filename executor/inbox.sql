@@ -13,7 +13,8 @@ ON CONFLICT (command_id) DO NOTHING
 -- store_retries: requests of ended executions again, in this order. Returns one row for each: the present
 -- status, null if there is no such execution, and whether it has ended, which means that it is stored.
 --
--- $1 command ids, $2 execution ids, $3 idempotency keys, $4 trace context, $5 caller
+-- $1 command ids, $2 execution ids, $3 idempotency keys, $4 trace context, $5 caller, $6 other parameters or
+-- null, $7 whether the caller may be urgent
 WITH found AS MATERIALIZED (
     SELECT r.command_id, r.idempotency_key, r.ord, e.id, e.action_ref, e.key, e.priority, e.timeout_seconds,
            e.callback_url, e.parameters, e.metadata,
@@ -36,8 +37,17 @@ stored AS (
                'action_ref', f.action_ref, 'key', f.key, 'priority', f.priority,
                'timeout_seconds', f.timeout_seconds, 'callback_url', f.callback_url,
                'idempotency_key', f.idempotency_key, 'traceparent', $4::text,
-               'request_hash', md5('retry of ' || f.id)::uuid, 'retry_of', f.id, 'changed_by', $5::jsonb)),
-           f.parameters, f.metadata
+               'request_hash', md5('retry of ' || f.id || coalesce(' with ' || $6::text, ''))::uuid,
+               'retry_of', f.id, 'changed_by', $5::jsonb, 'may_be_urgent', $7::boolean,
+               -- Names of parameters, and no values: they may be secret, and more see the audit log.
+               'edited', CASE WHEN $6::text IS NOT NULL THEN (
+                   SELECT coalesce(jsonb_agg(d.name ORDER BY d.name), '[]')
+                   FROM (
+                       SELECT left(coalesce(o.key, n.key), 100) AS name
+                       FROM jsonb_each(f.parameters) o FULL JOIN jsonb_each($6::jsonb) n ON n.key = o.key
+                       WHERE n.value IS DISTINCT FROM o.value LIMIT 50
+                   ) d) END)),
+           coalesce($6::jsonb, f.parameters), f.metadata
     FROM found f WHERE f.has_ended ORDER BY f.ord
     ON CONFLICT (command_id) DO NOTHING
 )

@@ -1,4 +1,4 @@
-"""Deletes old rows: ended executions, gone workers, webhooks, dead letters and the audit log.
+"""Deletes old rows: ended executions, gone workers, webhooks, dead letters, the audit log and the history.
 
 In: time, and the settings. Out: how many rows were deleted. Works in small batches, each a transaction of its
 own, with a pause after each that is longer than the batch: pruning uses only a share of one connection. Every
@@ -65,6 +65,7 @@ class Pruner:
             "prune_dead_letters": self.prune_dead_letters,
             "prune_audit_log": self.prune_audit_log,
             "prune_workers": self.prune_workers,
+            "prune_history": self.prune_history,
         }
         while True:
             for name, prune in subjects.items():
@@ -93,6 +94,10 @@ class Pruner:
     async def prune_workers(self) -> int:
         """Delete workers that have been gone for long."""
         return await self._prune("prune_workers", self._settings.retention_workers)
+
+    async def prune_history(self) -> int:
+        """Delete what is known of minutes that are over for long."""
+        return await self._prune("prune_history", self._settings.retention_history)
 
     async def _prune(self, statement: str, keep_seconds: float) -> int:
         async def batch() -> tuple[int, bool]:

@@ -65,6 +65,9 @@ class RetentionSettings(BaseModel):
         ge=30 * 86400,
         description="How long the audit log is kept, with the changes of definitions; at least 30d.",
     )
+    retention_history: Duration = Field(
+        default=7 * 86400.0, ge=3600, description="How long the counts by action and minute are kept."
+    )
     retention_dead_letters: Age = Field(
         default=30 * 86400.0, description="How long dead letters are kept, or: forever."
     )

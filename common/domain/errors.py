@@ -27,6 +27,7 @@ class Code(StrEnum):
     INVALID_PARAMETERS = "invalid_parameters"
     IDEMPOTENCY_CONFLICT = "idempotency_conflict"
     QUEUE_FULL = "queue_full"
+    SINGLETON_EXISTS = "singleton_exists"
     NOT_FOUND = "not_found"
     ALREADY_TERMINAL = "already_terminal"
     NOT_TERMINAL = "not_terminal"

@@ -21,6 +21,7 @@ from turnstile.executor.api.executions import FilterText
 from turnstile.executor.api.paging import Page, Paging, cursor_ids, cursor_of, invalid_cursor
 from turnstile.executor.api.parts import Parts
 from turnstile.executor.api.problems import ApiRoutes, documented
+from turnstile.executor.dashboard.failures import EXAMINED_MAX, ActionFailures
 from turnstile.executor.leader.commands import unknown
 from turnstile.executor.queries.definition_reader import DefinitionReader
 from turnstile.executor.queries.queue_reader import QueueStart
@@ -137,6 +138,19 @@ async def get_queue_stats(parts: Parts, ref: PossibleRef) -> QueueStats:
     if found is None:
         raise unknown("action", ref)
     return found
+
+
+@routes.get(
+    "/{ref}/failures",
+    summary="Group the latest failures of an action by their error",
+    description="Of each message, texts in quotes and words with digits count as equal. Failures are "
+    f"counted among its {EXAMINED_MAX} newest executions, and as many before the heads of some queues.",
+    responses=documented(Code.NOT_FOUND),
+)
+async def get_failures(parts: Parts, ref: PossibleRef) -> ActionFailures:
+    if await parts.definitions.action_id(ref) is None:
+        raise unknown("action", ref)
+    return await parts.live.errors(ref)
 
 
 @routes.get(

@@ -9,16 +9,19 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from turnstile.common.version import installed_version
 from turnstile.executor.api import (
     actions,
+    attention,
     audit_log,
     bulk,
     dead_letters,
     events,
     executions,
     gates,
+    history,
     keys,
     ops,
     problems,
     queues,
+    retry,
     schedules,
     tokens,
     webhooks,
@@ -32,6 +35,7 @@ from turnstile.executor.settings import ExecutorSettings
 
 _ROUTES: Final[Sequence[APIRouter]] = (
     executions.routes,
+    retry.routes,
     bulk.routes,
     executions.submission_routes,
     actions.routes,
@@ -47,6 +51,8 @@ _ROUTES: Final[Sequence[APIRouter]] = (
     dead_letters.routes,
     webhooks.routes,
     queues.routes,
+    attention.routes,
+    history.routes,
     events.routes,
     page_routes(),
     ops.health_routes,

@@ -91,6 +91,8 @@ EXCEPTIONS: Final[Mapping[tuple[str, str], Right]] = {
     ("GET", "/whoami"): Right(Role.READ, Limit.ROUTE),
     ("GET", "/actions"): Right(Role.READ, Limit.ROUTE),
     ("GET", "/queues"): Right(Role.READ, Limit.ROUTE),
+    ("GET", "/attention"): Right(Role.READ, Limit.ROUTE),
+    ("GET", "/history"): Right(Role.READ, Limit.ROUTE),
     ("GET", "/audit-log"): Right(Role.READ, Limit.ROUTE),
     ("GET", "/executions"): Right(Role.READ, Limit.ROUTE),
     ("POST", "/executions"): Right(Role.SUBMIT, Limit.ROUTE),

@@ -1,4 +1,4 @@
-"""The routes of executions: submit, list, read, logs, cancel, retry; `bulk` has those for many at once.
+"""The routes of executions: submit, list, read, logs, cancel; `retry` and `bulk` have further ones.
 
 A submitted request is read exactly like the body of `execution.requested`, and decided in the same turns, so
 the same idempotency key over HTTP and over the broker is the same execution.
@@ -7,7 +7,7 @@ the same idempotency key over HTTP and over the broker is the same execution.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
 from fastapi import Body, Header, Path, Query, Request, Response
@@ -69,9 +69,9 @@ _WAIT_SECONDS_MAX: Final = 60
 LIST_MAX: Final = 1000
 """Maximum number of requests in one list."""
 _PIECES_MAX: Final = 1000
-_CURSOR: Final = "executions"
+_CURSORS: Final = {"newest": "executions", "oldest": "oldest executions"}
 _LOG_CURSOR: Final = "logs"
-_KNOWN_KEY: Final = "The idempotency key is known: the execution that it names"
+KNOWN_KEY: Final = "The idempotency key is known: the execution that it names"
 
 ExecutionPath = Annotated[int, Path(ge=1, le=ID_MAX, description="The execution's id.", examples=[4711])]
 FilterText = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^[^\x00]*$")]
@@ -96,16 +96,6 @@ class AcceptanceList(BaseModel):
     items: list[Acceptance | Problem]
 
 
-class RetryAcceptance(Acceptance):
-    """The retry was accepted as a new execution."""
-
-    retry_of: int = Field(description="The execution that it retries.", examples=[4700])
-
-
-class RetryBody(JsonBody):
-    """An empty object: a retry repeats the original request."""
-
-
 class CancelBody(JsonBody):
     """Why an execution is cancelled."""
 
@@ -113,7 +103,6 @@ class CancelBody(JsonBody):
 
 
 _NO_REASON: Final = CancelBody()
-_NOTHING: Final = RetryBody()
 
 
 class Cancelled(BaseModel):
@@ -155,6 +144,7 @@ class FilterFields(StrictModel):
 class ExecutionListing(Paging, FilterFields):
     """Which executions to list; all conditions must hold."""
 
+    order: Literal["newest", "oldest"] = Field(default="newest", description="Which come first.")
     idempotency_key: FilterText | None = Field(
         default=None, description="The execution that was submitted with this key."
     )
@@ -177,8 +167,8 @@ class ExecutionList(Page[GatedExecutionRecord | ExecutionRecord]):
     """A page of executions."""
 
     searched_until: AwareDatetime | None = Field(
-        description=f"The page ends because it has read {CANDIDATES_MAX:,} executions, down to those created "
-        "at this instant: older ones may match too, and `next_cursor` continues there. Null: it was not cut."
+        description=f"The page ends because it has read {CANDIDATES_MAX:,} executions, up to those created "
+        "at this instant: further ones may match too, and `next_cursor` continues there. Null: not cut."
     )
 
 
@@ -262,7 +252,7 @@ routes = ApiRoutes(prefix="/executions", tag="executions")
     summary=f"Submit one execution, or a list of at most {LIST_MAX}",
     status_code=202,
     responses={
-        200: {"model": Acceptance, "description": _KNOWN_KEY},
+        200: {"model": Acceptance, "description": KNOWN_KEY},
         **documented(
             Code.INVALID_PARAMETERS,
             Code.UNKNOWN_ACTION,
@@ -296,18 +286,19 @@ async def submit_one(inbox: Inbox, request: Submission | Refusal, response: Resp
     (answer,) = await _submit(inbox, [request])
     if isinstance(answer, Refusal):
         raise answer
-    _set_created(answer, response)
+    set_created(answer, response)
     return answer
 
 
-def _set_created(accepted: Acceptance, response: Response) -> None:
+def set_created(accepted: Acceptance, response: Response) -> None:
+    """Answer 202 and where the execution is; 200 if it was there before."""
     response.status_code = 200 if accepted.duplicate else 202
     response.headers["Location"] = f"/api/v1/executions/{accepted.id}"
 
 
 @routes.get(
     "",
-    summary="List executions, newest first",
+    summary="List executions, newest or oldest first",
     description="A page may be short, or empty, and still have a `next_cursor`: it reads a bounded "
     "number of executions, then `searched_until` says how far, and contains a bounded number of bytes. "
     "`action_ref`, and any of the statuses delayed, scheduled and running, are found by an index, and "
@@ -321,11 +312,17 @@ async def get_executions(
     scope: CallerScope,
 ) -> Response:
     wanted = replace(query.filter(), scope=scope)
-    before_id = cursor_id(_CURSOR, query.cursor, first=ID_MAX)
-    page = await parts.executions.listed(wanted, before_id=before_id, limit=query.limit)
+    kind, is_oldest = _CURSORS[query.order], query.order == "oldest"
+    next_id = cursor_id(kind, query.cursor, first=0 if is_oldest else ID_MAX)
+    page = await parts.executions.listed(
+        wanted,
+        before_id=ID_MAX if is_oldest else next_id,
+        after_id=next_id if is_oldest else None,
+        limit=query.limit,
+    )
     shown = {
         "items": page.items,
-        "next_cursor": next_cursor(_CURSOR, page.next_id),
+        "next_cursor": next_cursor(kind, page.next_id),
         "searched_until": page.searched_until,
     }
     return Response(to_json(shown, inf_nan_mode="null"), media_type="application/json")
@@ -353,7 +350,7 @@ async def get_execution(
         await parts.ends.wait(ExecutionId(execution_id), wait, request.receive)
         found = await parts.execution_reader.execution(ExecutionId(execution_id))
     if found is None:
-        raise _unknown_execution(execution_id)
+        raise unknown_execution(execution_id)
     return found
 
 
@@ -369,7 +366,7 @@ async def get_logs(parts: Parts, execution_id: ExecutionPath, query: Annotated[L
         ExecutionId(execution_id), attempt=query.attempt, after=after, limit=query.limit
     )
     if page is None:
-        raise _unknown_execution(execution_id)
+        raise unknown_execution(execution_id)
     read = page.position
     cursor = None if page.is_ended else cursor_of(_LOG_CURSOR, read.attempt, read.chars)
     return Logs(items=list(page.items), next_cursor=cursor, ended=page.is_ended)
@@ -394,7 +391,7 @@ async def post_cancel(
     async with answer_deadline():
         moved = await parts.inbox.cancel([execution_id], body.reason, caller)
     if not moved:
-        raise _unknown_execution(execution_id)
+        raise unknown_execution(execution_id)
     _, before, after = moved[0]
     if is_terminal(before):
         detail = f"execution {execution_id} is {after}; an ended execution never changes"
@@ -402,56 +399,8 @@ async def post_cancel(
     return Cancelled(id=execution_id, status=after)
 
 
-@routes.post(
-    "/{execution_id}/retry",
-    summary="Retry an ended execution as a new one",
-    description="Same action, parameters, concurrency key, priority, timeout, callback_url and metadata, "
-    "under the action's present limits, behind the executions of this priority that wait. The ended "
-    "execution does not change.",
-    status_code=202,
-    responses={
-        200: {"model": RetryAcceptance, "description": _KNOWN_KEY},
-        **documented(
-            Code.NOT_FOUND,
-            Code.NOT_TERMINAL,
-            Code.UNKNOWN_ACTION,
-            Code.TOO_LARGE,
-            Code.INVALID_PARAMETERS,
-            Code.IDEMPOTENCY_CONFLICT,
-            Code.QUEUE_FULL,
-        ),
-    },
-)
-async def post_retry(
-    *,
-    parts: Parts,
-    execution_id: ExecutionPath,
-    request: Request,
-    response: Response,
-    caller: CurrentCaller,
-    _: Annotated[RetryBody, Body(openapi_examples={"empty": {"value": {}}})] = _NOTHING,
-    idempotency_key: Annotated[
-        InUtf8 | None,
-        Header(min_length=1, max_length=512, description="The same key is the same new execution."),
-    ] = None,
-) -> RetryAcceptance:
-    async with answer_deadline(adds_executions=True):
-        (retried,) = await parts.inbox.retry(
-            [(execution_id, idempotency_key)], read_traceparent(request.headers), caller
-        )
-    if retried.status is None:
-        raise _unknown_execution(execution_id)
-    if retried.answer is None:
-        detail = f"execution_id: {execution_id} is {retried.status}; wait until it ends, or cancel it first"
-        raise Refused(Code.NOT_TERMINAL, detail, id=execution_id, execution_status=retried.status)
-    if (refusal := refusal_of(retried.answer)) is not None:
-        raise refusal
-    shown = RetryAcceptance(**_acceptance(retried.answer).model_dump(), retry_of=execution_id)
-    _set_created(shown, response)
-    return shown
-
-
-def _unknown_execution(execution_id: int) -> Refusal:
+def unknown_execution(execution_id: int) -> Refusal:
+    """Return the refusal for an execution that does not exist."""
     return Refusal(Code.NOT_FOUND, f"execution_id: there is no execution {execution_id}")
 
 
@@ -531,8 +480,7 @@ def _read_item(value: Any, read: Callable[[Any], Submission]) -> Submission | Re
 def _reader_for(request: Request, parameters_bytes_max: int) -> Callable[[Any], Submission]:
     """Return what reads the executions that this caller submits."""
     traceparent = read_traceparent(request.headers)
-    token = token_of(request)
-    may_be_urgent = token is None or token.role >= Role.OPERATE
+    token, is_urgent = token_of(request), may_be_urgent(request)
 
     def read(value: Any) -> Submission:
         submitted = read_request(value, parameters_bytes_max=parameters_bytes_max)
@@ -541,9 +489,15 @@ def _reader_for(request: Request, parameters_bytes_max: int) -> Callable[[Any], 
                 Code.FORBIDDEN,
                 f"action_ref: the token {token.name!r} is not for the action {submitted.action_ref!r}",
             )
-        return request_of(submitted, traceparent=traceparent, may_be_urgent=may_be_urgent)
+        return request_of(submitted, traceparent=traceparent, may_be_urgent=is_urgent)
 
     return read
+
+
+def may_be_urgent(request: Request) -> bool:
+    """Return whether the `priority_min` of an action does not bind this caller."""
+    token = token_of(request)
+    return token is None or token.role >= Role.OPERATE
 
 
 async def _submit(inbox: Inbox, requests: Sequence[Submission | Refusal]) -> list[Acceptance | Refusal]:
@@ -553,11 +507,12 @@ async def _submit(inbox: Inbox, requests: Sequence[Submission | Refusal]) -> lis
     if checked:
         async with answer_deadline(adds_executions=True):
             decided = await inbox.decide(checked)
-    answers = iter([refusal_of(each) or _acceptance(each) for each in decided])
+    answers = iter([refusal_of(each) or acceptance_of(each) for each in decided])
     return [each if isinstance(each, Refusal) else next(answers) for each in requests]
 
 
-def _acceptance(accepted: Answer) -> Acceptance:
+def acceptance_of(accepted: Answer) -> Acceptance:
+    """Return what the leader accepted."""
     return Acceptance(
         id=accepted["execution_id"],
         status=accepted["status"],

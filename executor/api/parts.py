@@ -18,6 +18,7 @@ from turnstile.executor.history.executions import Executions
 from turnstile.executor.inbox import Inbox
 from turnstile.executor.queries.audit import Auditor
 from turnstile.executor.queries.definition_reader import DefinitionReader
+from turnstile.executor.queries.history_reader import HistoryReader
 from turnstile.executor.queries.queue_reader import QueueReader
 from turnstile.executor.queries.read_limiter import ReadLimiter
 from turnstile.executor.queries.worker_reader import WorkerReader
@@ -39,6 +40,7 @@ class ApiParts:
     ends: Ends
     execution_reader: ExecutionReader
     definitions: DefinitionReader
+    history: HistoryReader
     queues: QueueReader
     workers: WorkerReader
     auditor: Auditor
@@ -76,6 +78,7 @@ class ApiParts:
             ends=Ends(executions, stopping),
             execution_reader=ExecutionReader(executions, asker, health, stop_timeout_seconds=seconds),
             definitions=DefinitionReader(database, limiter, asker),
+            history=HistoryReader(database, limiter),
             queues=QueueReader(database, limiter, asker),
             workers=WorkerReader(database, limiter, asker, stop_timeout_seconds=seconds),
             auditor=Auditor(database, asker),

@@ -10,6 +10,7 @@ from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.fields import check_instant
 from turnstile.executor.api.auth import CurrentCaller
 from turnstile.executor.api.definition_routes import decided
+from turnstile.executor.api.executions import FilterText
 from turnstile.executor.api.paging import Page, Paging, cursor_of, cursor_parts, invalid_cursor
 from turnstile.executor.api.parts import ApiParts, Parts
 from turnstile.executor.api.problems import ApiRoutes, Refused, documented
@@ -38,6 +39,7 @@ class WorkerListing(Paging):
     """Which workers to list."""
 
     state: list[WorkerState] | None = Field(default=None, description="Any of these; repeat it for several.")
+    action_ref: FilterText | None = Field(default=None, description="Only those that serve this action.")
 
 
 routes = ApiRoutes(prefix="/workers", tag="workers")
@@ -46,7 +48,10 @@ routes = ApiRoutes(prefix="/workers", tag="workers")
 @routes.get("", summary="List workers, the newest first")
 async def get_workers(parts: Parts, query: Annotated[WorkerListing, Query()]) -> Page[WorkerDetail]:
     items, rest = await parts.workers.workers(
-        states=query.state or None, start=_start(query.cursor), limit=query.limit
+        states=query.state or None,
+        start=_start(query.cursor),
+        limit=query.limit,
+        action_ref=query.action_ref,
     )
     return Page(items=items, next_cursor=None if rest is None else _cursor(rest))
 

@@ -57,6 +57,10 @@ class Commands(LazyCommandGroup):
             "audit:audit", "Check that all rows agree, and that the leader remembers what they say."
         ),
         "audit-log": _lazy("audit:audit_log", "Show what operators did: who, when and what."),
+        "history": _lazy("history:history", "Show what executions did over time, by action or by minute."),
+        "attention": _lazy(
+            "attention:attention", "List what needs attention, each with the command that mends it."
+        ),
         "top": _lazy("top:top", "Show queues, slots, failures and workers, refreshed every second."),
         "actions": _lazy("actions:app", "Manage actions: definitions, limits, pause and resume."),
         "resources": _lazy("resources:app", "Manage resources, which several actions share."),

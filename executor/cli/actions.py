@@ -19,7 +19,18 @@ from turnstile.executor.cli.confirmation import DryRunOption, YesOption, can_pro
 from turnstile.executor.cli.definition_commands import Definitions, dates, paused_cell
 from turnstile.executor.cli.documents import ActionDeletionPlan
 from turnstile.executor.cli.keys import app as keys_app
-from turnstile.executor.cli.output import JsonOption, counted, for_each, print_fields, print_line, shown
+from turnstile.executor.cli.output import (
+    Columns,
+    JsonOption,
+    counted,
+    for_each,
+    instant,
+    print_fields,
+    print_line,
+    print_table,
+    show,
+    shown,
+)
 
 _SCHEMA_FIELDS: Final = frozenset({"parameters_schema", "result_schema"})
 
@@ -104,6 +115,28 @@ _ACTIONS.add_list(
     },
 )
 _ACTIONS.add_show("show", "Show the definition of an action, and what parameters it takes.", _print_action)
+_FAILURES: Final[Columns] = {
+    "COUNT": "count",
+    "STATUS": "status",
+    "LAST": "last_id",
+    "AT": lambda group: instant(group["last_at"]),
+    "ERROR": lambda group: ": ".join(filter(None, (group["type"], group["message"]))),
+}
+
+
+@app.command("failures")
+@with_api
+def list_failures(api: Api, ref: RefArgument, as_json: JsonOption = False) -> None:
+    """Group the failures among the newest executions of an action by their error.
+
+    Texts in quotes and words with digits count as equal: … stands for them.
+    """
+    show(api.get(f"/actions/{ref}/failures"), _print_failures, as_json=as_json)
+
+
+def _print_failures(found: Json) -> None:
+    none = f"No failures among the {counted(found['examined'], 'newest execution')}"
+    print_table(_FAILURES, found["items"], empty=none)
 
 
 @app.command("apply")

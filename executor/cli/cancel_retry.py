@@ -14,11 +14,28 @@ import typer
 
 from turnstile.common.cli import bad_input
 from turnstile.common.exit_codes import ExitCode
-from turnstile.executor.cli.arguments import EXECUTION, argument, encode, given, option, with_filter
+from turnstile.executor.cli.arguments import (
+    EXECUTION,
+    argument,
+    encode,
+    given,
+    option,
+    read_parameters,
+    with_filter,
+)
 from turnstile.executor.cli.client import Api, ApiUnreachable, Json, with_api
 from turnstile.executor.cli.confirmation import DryRunOption, YesOption, confirm, listed
 from turnstile.executor.cli.documents import BulkTotal
-from turnstile.executor.cli.output import JsonOption, for_each, print_json, print_line, progress, warn
+from turnstile.executor.cli.editing import with_edited
+from turnstile.executor.cli.output import (
+    JsonOption,
+    for_each,
+    print_json,
+    print_line,
+    progress,
+    show,
+    warn,
+)
 from turnstile.executor.cli.selections import by_ids
 from turnstile.executor.cli.submit import acceptance
 
@@ -81,6 +98,12 @@ def retry(
     idempotency_key: Annotated[
         str | None, option("KEY", "A second retry with the same key returns the first one.")
     ] = None,
+    parameters: Annotated[
+        str | None, option("JSON|-", "All parameters of the retry, as one JSON object; '-': from stdin.")
+    ] = None,
+    edit: Annotated[
+        bool, typer.Option("--edit", help="Edit the parameters in $VISUAL or $EDITOR first.")
+    ] = False,
     matching: dict[str, Any],
     dry_run: DryRunOption = False,
     limit: LimitOption = None,
@@ -90,10 +113,19 @@ def retry(
     """Retry ended executions: each retry is a new execution.
 
     A filter without --status matches failed, timeout, expired and abandoned executions.
-    Examples: executor retry 4711; executor retry 4711 4712 --dry-run;
+    Examples: executor retry 4711; executor retry 4711 --edit; executor retry 4711 4712 --dry-run;
     executor retry --action reports.render --status failed --dry-run
     """
     key = idempotency_key or str(uuid4())
+    if edit or parameters is not None:
+        one = execution_ids or []
+        if len(one) != 1 or matching or dry_run or (edit and parameters is not None):
+            raise bad_input(
+                "--parameters, --edit: give one of them, with one id and without filter and --dry-run, like "
+                "'executor retry 4711 --edit'"
+            )
+        _retry_edited(api, one[0], key, parameters, as_json=as_json)
+        return
     _change(
         api,
         "retry",
@@ -115,6 +147,20 @@ def _cancelled(requested: int, execution: Json) -> str:
     if execution["status"] == "cancelled":
         return f"Cancelled {requested}"
     return f"Cancelling {requested}: {execution['status']}; a cancel message is sent to its worker"
+
+
+def _retry_edited(api: Api, execution_id: int, key: str, parameters: str | None, *, as_json: bool) -> None:
+    """Retry one execution with these parameters; None: those that the user edits."""
+    path = f"/executions/{execution_id}"
+
+    def send(edited: dict[str, Any]) -> None:
+        accepted = api.post(f"{path}/retry", encode({"parameters": edited}), key=f"{key}/{execution_id}")
+        show(accepted, lambda it: print_line(_retried(execution_id, it)), as_json=as_json)
+
+    if parameters is not None:
+        send(read_parameters(parameters))
+    else:
+        with_edited(api.get(path)["parameters"], send)
 
 
 def _retried(requested: int, accepted: Json) -> str:

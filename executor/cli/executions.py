@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
 import typer
@@ -92,13 +92,16 @@ def list_executions(
     idempotency_key: Annotated[
         str | None, option("KEY", "Only the executions with this idempotency key.")
     ] = None,
+    order: Annotated[
+        Literal["newest", "oldest"], option("newest|oldest", "Which executions come first.")
+    ] = "newest",
     limit: Annotated[int, limit_of("executions", 100_000)] = 50,
     cursor: CursorOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List executions, newest first."""
+    """List executions, newest or oldest first."""
     metadata = [f"{name}:{value}" for name, value in matching.get("metadata", {}).items()]
-    query = {**matching, "metadata": metadata or None, "idempotency_key": idempotency_key}
+    query = {**matching, "metadata": metadata or None, "idempotency_key": idempotency_key, "order": order}
     _LIST.print_page(api, query, limit=limit, cursor=cursor, as_json=as_json)
 
 

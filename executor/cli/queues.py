@@ -20,13 +20,13 @@ from turnstile.executor.cli.output import (
 )
 
 _REASONS: Final = {
-    "limit": "for a slot",
+    "limit": "for the limit",
     "total": "for the total of the action",
-    "resource": "for a resource",
-    "rate": "for a start that a rate allows",
-    "pool": "for worker capacity",
+    "resource": "for the resource {name}",
+    "rate": "for the rate of {name}",
+    "pool": "for a worker slot of the pool {name}",
     "paused": "because the action is paused",
-    "no_worker": "for a worker of the pool",
+    "no_worker": "for a worker of the pool {name}",
 }
 
 _HOLDER_COLUMNS: Final[Columns] = {
@@ -113,8 +113,9 @@ def _fields(found: Json) -> Iterator[tuple[str, object]]:
     yield "slots in use", f"{slots_in_use(found)}, {of}"
     yield "  held while waiting", found["held_waiting"] or None
     yield "waiting", found["queue_length"]
-    for reason, count in found["waiting"].items():
-        yield f"  {_REASONS.get(reason, reason)}", count or None
+    for each in found["why"]:
+        closed = f" ({each['closed'].replace('_', ' ')})" if each["closed"] else ""
+        yield f"  {_REASONS.get(each['reason'], each['reason']).format(**each)}{closed}", each["count"]
     yield "oldest queued", instant(found["oldest_enqueued_at"])
     yield "total enqueued", found["total_enqueued"]
     yield "total completed", found["total_completed"]

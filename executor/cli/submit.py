@@ -98,6 +98,21 @@ def submit(
     concurrency_key: Annotated[
         str | None, option("KEY", "Concurrency key, if the action has submitter_keys.")
     ] = None,
+    singleton: Annotated[
+        str | None, option("KEY", "At most one execution of the action with this key at a time.")
+    ] = None,
+    singleton_when: Annotated[
+        str | None,
+        option("waiting|waiting_or_running", "Which execution counts. [default: waiting_or_running]"),
+    ] = None,
+    singleton_then: Annotated[
+        str | None,
+        option(
+            "return_existing|refuse|cancel_running",
+            "What becomes of a second one: cancel_running cancels the existing one. "
+            "[default: return_existing]",
+        ),
+    ] = None,
     priority: Annotated[
         int | None,
         option(PRIORITY, "1 goes first, 5 last. [default: 3, or the action's priority_min if larger]"),
@@ -129,6 +144,7 @@ def submit(
         action_ref=action_ref,
         parameters=_parameters(parameters, assignments or []),
         concurrency_key=concurrency_key,
+        singleton=given(key=singleton, when=singleton_when, then=singleton_then) or None,
         priority=priority,
         run_at=run_at,
         delay=delay,

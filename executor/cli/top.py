@@ -11,6 +11,7 @@ import termios
 import time
 import tty
 from dataclasses import replace
+from datetime import datetime
 from types import TracebackType
 from typing import Annotated, Any, Final, Self
 
@@ -30,6 +31,8 @@ _QUEUES_MAX: Final = 500
 _WORKERS_MAX: Final = 200
 _TIMEOUT_SECONDS: Final = 5.0
 """Timeout of requests while the screen is shown: keys are not read meanwhile."""
+_HISTORY_SECONDS: Final = 65.0
+"""The history is read again so long after its end: by then the leader has written the next minute."""
 _STALE: Final = "Not refreshed: "
 _SEQUENCES: Final = {
     b"\x1b[A": "up",
@@ -63,6 +66,8 @@ def top(
     as_json: JsonOption = False,
 ) -> None:
     """Show queues, slots, failures and workers, refreshed every second.
+
+    The second line shows how many executions ended in the last hour, three minutes in each bar.
 
     SLOTS are those of executions that run, or hold one while they wait at a later gate. FAILED counts the
     executions of the action, over all its keys, that ended as failed, timeout or abandoned in the last 10
@@ -111,15 +116,23 @@ def _refreshed(
     api: Api, view: View, search: str | None, *, timeout_seconds: float | None = _TIMEOUT_SECONDS
 ) -> View:
     found = _read(api, view, search, timeout_seconds=timeout_seconds)
+    history = view.history
+    if history is None or _seconds(history["until"], found["read_at"]) > _HISTORY_SECONDS:
+        history = api.get("/history", {"window": "1h"}, timeout_seconds=timeout_seconds)
     return replace(
         view,
         queues=found["queues"],
         queues_total=found["queues_total"],
         degraded=found["degraded"],
         workers=found["workers"],
+        history=history,
         read_at=found["read_at"],
         message="" if view.message.startswith(_STALE) else view.message,
     )
+
+
+def _seconds(since: str, until: str) -> float:
+    return (datetime.fromisoformat(until) - datetime.fromisoformat(since)).total_seconds()
 
 
 def _read(api: Api, view: View, search: str | None, *, timeout_seconds: float | None) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from turnstile.common.domain.durations import format_duration
 from turnstile.executor.cli.client import Json
+from turnstile.executor.cli.history import bars, ended_of, failed_of, short_duration
 from turnstile.executor.cli.output import counted, plain
 from turnstile.executor.cli.queues import slots_in_use, slots_text
 from turnstile.executor.dashboard.state import QueueName
@@ -42,6 +43,7 @@ _HEIGHT_WITH_WORKERS: Final = 14
 _FRAME_LINES: Final = 7
 """Lines around the rows of queues."""
 _FAILURES_MAX: Final = 10
+_MINUTES_OF_BAR: Final = 3
 _DEGRADED_MAX: Final = 2
 _KEYS: Final = "↑ ↓ j k select   p pause   r resume   + - limit   s sort   q quit"
 _STATE_STYLES: Final = {"live": "green", "draining": "yellow", "overdue": "red"}
@@ -87,6 +89,8 @@ class View:
     workers: Sequence[Json] = ()
     degraded: Mapping[str, str] = field(default_factory=dict)
     """What does not work though the servers are reachable, and why."""
+    history: Json | None = None
+    """What executions did in the last hour."""
     read_at: str | None = None
     sort: Sort = Sort.WAITING
     selected: QueueName | None = None
@@ -181,10 +185,12 @@ def draw(view: View, *, height: int | None) -> RenderableType:
         Text(f"Does not work: {plain(part)}: {plain(reason)}", style="bold red", no_wrap=height is not None)
         for part, reason in list(view.degraded.items())[:_DEGRADED_MAX]
     ]
-    lines_left -= _FRAME_LINES + len(degraded)
+    is_high = height is None or height >= _HEIGHT_WITH_WORKERS
+    head = [_head(view)] if view.history is None or not is_high else [_head(view), _last_hour(view.history)]
+    lines_left -= _FRAME_LINES - 1 + len(head) + len(degraded)
     workers = view.workers
     below: list[RenderableType] = []
-    if height is None or height >= _HEIGHT_WITH_WORKERS:
+    if is_high:
         workers = workers if height is None else workers[: height // _WORKERS_SHARE]
         below = [Text(), _workers(workers), *_more(len(view.workers) - len(workers))]
         lines_left -= 0 if height is None else max(len(workers), 1) + 3
@@ -193,7 +199,7 @@ def draw(view: View, *, height: int | None) -> RenderableType:
     shown = view.queues[start : start + queues_max]
     table = _queues(view, shown, interactive=height is not None)
     parts: list[RenderableType] = [
-        _head(view),
+        *head,
         *degraded,
         Text(),
         table,
@@ -222,6 +228,17 @@ def _head(view: View) -> Text:
         f"{at}  {counted(view.queues_total, 'queue')} by {view.sort}: {waiting} waiting, {held} slots in "
         f"use;  {counted(len(view.workers), 'worker')}: {running} of {capacity} running",
         style="bold",
+        no_wrap=True,
+    )
+
+
+def _last_hour(history: Json) -> Text:
+    ended, totals = [ended_of(point) for point in history["points"]], history["totals"]
+    shown = bars([sum(ended[at : at + _MINUTES_OF_BAR]) for at in range(0, len(ended), _MINUTES_OF_BAR)])
+    waiting = [short_duration(totals[f"waiting_{name}_seconds"]) for name in ("p50", "p95")]
+    return Text(
+        f"last hour |{shown}| {sum(ended)} ended, {failed_of(totals)} failed;  waiting p50 {waiting[0]}, "
+        f"p95 {waiting[1]}",
         no_wrap=True,
     )
 

@@ -129,13 +129,71 @@ LEFT JOIN reach r ON r.ref = a.ref
 LEFT JOIN counted c ON c.ref = a.ref
 LEFT JOIN ledger.execution e ON e.id = ANY (ARRAY[c.last_id])
 
--- attention: what an operator must not miss: stored dead letters, and workers that were lost lately. One row.
+-- errors: the failures among the newest executions of one action, grouped by error, the most frequent first.
 --
--- Counted up to $1 dead letters, and among the $2 workers that are gone and started last.
+-- Read by id, as `failures` does. Of each message, texts in quotes and words with digits (numbers, ids,
+-- paths, addresses) count as equal.
 --
--- $3 seconds since when a loss counts
+-- $1 action; $2 ids below which is read, null for the newest execution; $3 rows of each; $4 groups
+WITH seen AS MATERIALIZED (
+    SELECT DISTINCT e.id, e.status
+    FROM (SELECT DISTINCT coalesce(b, 9223372036854775807) AS before_id FROM unnest($2::bigint[]) b) b
+    CROSS JOIN LATERAL (
+        SELECT n.id, n.status::text AS status FROM ledger.execution n
+        WHERE n.action_ref BETWEEN $1 AND $1 AND n.id < b.before_id
+        ORDER BY n.action_ref DESC, n.id DESC LIMIT $3::integer
+    ) e
+),
+failed AS (
+    SELECT e.id, e.completed_at, s.status, left(e.error_type, 200) AS type, regexp_replace(
+               regexp_replace(
+                   left(e.error_message, 300),
+                   '"[^"]*"|`[^`]*`|(?<![[:alnum:]])''[^'']*''(?![[:alnum:]])', '…', 'g'
+               ),
+               '([[:alnum:]_]+[-.:/@])*[[:alpha:]_]*[[:digit:]]([-.:,/@]?[[:alnum:]_])*', '…', 'g'
+           ) AS message
+    FROM seen s JOIN ledger.execution e ON e.id = s.id
+    WHERE s.status IN ('failed', 'timeout', 'abandoned')
+),
+grouped AS (
+    SELECT f.status, f.type, f.message, count(*) AS count, sum(count(*)) OVER () AS failed,
+           max(f.completed_at) AS last_at,
+           (array_agg(f.id ORDER BY f.completed_at DESC))[1] AS last_id
+    FROM failed f GROUP BY f.status, f.type, f.message
+    ORDER BY count(*) DESC, max(f.completed_at) DESC LIMIT $4
+)
+SELECT (SELECT count(*) FROM seen) AS examined, coalesce(g.failed, 0)::integer AS failed, g.status, g.type,
+       g.message, g.count, g.last_at, g.last_id
+FROM (SELECT) one LEFT JOIN grouped g ON true ORDER BY g.count DESC, g.last_at DESC
+
+-- attention: what an operator must not miss: stored dead letters, workers that were lost lately, and webhooks
+-- that failed lately or are tried again. One row.
+--
+-- Counted up to $1 dead letters, among the $2 workers that are gone and started last, and among the $4 newest
+-- webhooks of each state.
+--
+-- $3 seconds since when a loss or a failed webhook counts
+WITH undelivered AS MATERIALIZED (
+    SELECT w.*
+    FROM unnest('{failed,pending}'::text[]) s(state)
+    CROSS JOIN LATERAL (
+        SELECT n.execution_id, n.state, n.attempts, n.origin, n.created_at, n.ended_at,
+               coalesce(n.last_error, 'status ' || n.last_status) AS error
+        FROM ledger.webhook n
+        WHERE n.state = s.state ORDER BY n.execution_id DESC LIMIT $4::integer
+    ) w
+    WHERE w.error IS NOT NULL AND coalesce(w.ended_at, now()) > now() - make_interval(secs => $3::float8)
+),
+latest AS (
+    SELECT u.origin, u.error FROM undelivered u ORDER BY u.execution_id DESC LIMIT 1
+)
 SELECT (SELECT count(*)
         FROM (SELECT FROM ledger.dead_letter d ORDER BY d.died_at, d.id LIMIT $1::integer) l) AS dead_letters,
+       (SELECT d.died_at FROM ledger.dead_letter d ORDER BY d.died_at, d.id LIMIT 1) AS oldest_dead_letter_at,
+       (SELECT count(*) FROM undelivered) AS webhooks,
+       (SELECT min(u.created_at) FROM undelivered u) AS webhook_since,
+       (SELECT l.origin FROM latest l) AS webhook_origin,
+       (SELECT left(l.error, 300) FROM latest l) AS webhook_error,
        (
            SELECT count(*) FROM (
                SELECT w.gone_at, w.gone_why FROM ledger.worker w

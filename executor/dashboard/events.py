@@ -85,7 +85,7 @@ def queue_summary(state: DashboardState, queue: Queue) -> QueueSummary:
         oldest_enqueued_at=queue.oldest_enqueued_at,
         paused=queue.paused,
         served=queue.pool in state.workers.pools,
-        **_rates(state.rates(queue.name)),
+        **_rates(state.rates(queue)),
         failures=state.failures_of(queue),
     )
 

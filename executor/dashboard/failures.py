@@ -25,6 +25,9 @@ STARTS_MAX: Final = 200
 ROWS_MAX: Final = 20_000
 """Executions in one reading, over all starts."""
 _ROWS_OF_START_MAX: Final = 2000
+GROUPS_MAX: Final = 20
+EXAMINED_MAX: Final = 5000
+"""Executions of one action, from each start, whose failures are grouped by error."""
 _HEADS_MAX: Final = 4
 """Queues of one action from whose heads is read; those that changed last."""
 _AGAIN_AFTER: Final = timedelta(seconds=5)
@@ -67,6 +70,29 @@ class Failures(Schema):
         return None if seconds < 1.0 else round(60.0 * self.failed / seconds, 2)
 
 
+class FailureGroup(Schema):
+    """Failures of an action with the same error."""
+
+    count: int = Field(examples=[37])
+    status: str = Field(description="failed, timeout or abandoned.", examples=["failed"])
+    type: str | None = Field(description="Type of the error.", examples=["ValueError"])
+    message: str | None = Field(
+        description="At most 300 characters; … stands for a text in quotes, or a word with digits.",
+        examples=["invalid address …"],
+    )
+    last_id: int = Field(description="The execution that failed last.", examples=[4711])
+    last_at: AwareDatetime
+
+
+class ActionFailures(Schema):
+    """The failures among the newest executions of an action, grouped by error."""
+
+    action_ref: str
+    examined: int = Field(description="Executions among which failures were counted, the newest ones.")
+    failed: int = Field(description="How many of them failed.")
+    items: list[FailureGroup] = Field(description=f"At most {GROUPS_MAX} groups, the most frequent first.")
+
+
 class Start(NamedTuple):
     """Where executions are read backwards: below this id, or (None) from the newest one."""
 
@@ -104,6 +130,10 @@ class FailureReadings:
         """Return what was read of an action; None: nothing yet."""
         return self._of_action.get(action_ref)
 
+    def failing(self) -> dict[str, Failures]:
+        """Return the actions that have a failure."""
+        return {ref: failures for ref, failures in self._of_action.items() if failures.failed}
+
     def note(self, queue: "Queue", *, has_ended: bool) -> None:
         """Note a queue that changed; `has_ended`: executions of it may have ended since it was last noted."""
         ref = queue.name.action_ref
@@ -125,14 +155,17 @@ class FailureReadings:
             elif failures.ended and failures.read_at <= at - _AGED_AFTER:
                 self._due.setdefault(ref)
 
+    def starts_of(self, ref: str) -> list[Start]:
+        """Return where the executions of an action are read."""
+        return [Start(ref, before_id) for before_id in (None, *self._heads.get(ref, {}).values())]
+
     def starts(self, at: datetime) -> tuple[list[Start], int]:
         """Return where the next reading starts, and the rows of each start. None of them is due any more."""
         found: list[Start] = []
         for ref in self._due:
             known = self._of_action.get(ref)
             if known is None or known.read_at <= at - _AGAIN_AFTER:
-                heads = self._heads.get(ref, {}).values()
-                of_action = [Start(ref, before_id) for before_id in (None, *heads)]
+                of_action = self.starts_of(ref)
                 if len(found) + len(of_action) > STARTS_MAX:
                     break
                 found += of_action

@@ -22,16 +22,20 @@ from turnstile.common.domain.errors import Unavailable
 from turnstile.common.telemetry.logs import Episodes
 from turnstile.executor.asking.asker import Asker
 from turnstile.executor.dashboard import events
+from turnstile.executor.dashboard.cards import Card, Facts, cards
 from turnstile.executor.dashboard.events import WatchedExecution
+from turnstile.executor.dashboard.failures import ActionFailures
 from turnstile.executor.dashboard.reading import (
     LeaderReader,
     read_attention,
+    read_errors,
     read_failures,
     read_queues,
     read_watched,
 )
 from turnstile.executor.dashboard.state import DashboardState, Snapshot
 from turnstile.executor.health import Health
+from turnstile.executor.questions.protocol import StopsOfActions
 
 logger = logging.getLogger(__name__)
 _READING_FAILED: Final = Episodes(logger, "dashboard_reading_failed", level=logging.ERROR)
@@ -114,6 +118,25 @@ class Live:
         why = self._leader.trouble
         return {} if why is None else {"leader": f"{why}; these are the numbers of the database"}
 
+    async def cards(self, waited: timedelta) -> list[Card]:
+        """Return what needs attention; raises Unavailable if the state cannot be read."""
+        state = await self.state()
+        assert state.read_at is not None, "it was read"
+        stops, failing = await self._leader.stops(), state.failures.failing()
+        queues = (name for name in state.queues if name.action_ref in failing)
+        return cards(
+            Facts(
+                now=state.read_at,
+                waited=waited,
+                troubles=self.degraded(),
+                stops=stops or StopsOfActions(actions=(), idle=()),
+                workers=state.workers.known,
+                failures=failing,
+                pools={name.action_ref: state.queues[name].pool for name in queues},
+                attention=state.attention,
+            )
+        )
+
     async def state(self) -> DashboardState:
         """Return the state, at most one interval old; raises Unavailable if it cannot be read."""
         self._request()
@@ -124,6 +147,11 @@ class Live:
             reasons = "; ".join(f"{part}: {why}" for part, why in self.degraded().items()) or "see /readyz"
             raise Unavailable(f"the queues cannot be read at the moment; {reasons}") from None
         return self._state
+
+    async def errors(self, ref: str) -> ActionFailures:
+        """Return the latest failures of an action, grouped by error. Raises Unavailable."""
+        state = await self.state()
+        return await read_errors(self._database, ref, state.failures.starts_of(ref))
 
     @contextmanager
     def stream(self, execution_ids: Collection[int], *, last_event_id: str | None) -> Iterator[Stream]:

@@ -5,6 +5,8 @@ of `state` and `failures`. Without a leader the rows say how long the queues are
 what was enqueued or ended since, nothing says then. Raises Unavailable where the database does not answer.
 """
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -17,11 +19,21 @@ from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
 from turnstile.executor.asking.asker import Asker
 from turnstile.executor.dashboard.events import WatchedExecution
-from turnstile.executor.dashboard.failures import WINDOW, Failures, LastFailure, Start
+from turnstile.executor.dashboard.failures import (
+    EXAMINED_MAX,
+    GROUPS_MAX,
+    WINDOW,
+    ActionFailures,
+    FailureGroup,
+    Failures,
+    LastFailure,
+    Start,
+)
 from turnstile.executor.dashboard.state import (
     DEAD_LETTERS_MAX,
     LOST_SECONDS,
     QUEUES_MAX,
+    WEBHOOKS_MAX,
     ActionTotals,
     Attention,
     Queue,
@@ -36,6 +48,8 @@ from turnstile.executor.questions.protocol import (
     Changes,
     ChangesPage,
     QueueRow,
+    Stops,
+    StopsOfActions,
     WorkerState,
 )
 from turnstile.executor.questions.protocol import Workers as AskWorkers
@@ -47,6 +61,7 @@ if TYPE_CHECKING:
 _STATEMENTS: Final = statements("dashboard/dashboard.sql")
 _WORKER_PAGES_MAX: Final = 10
 _GONE_WORKERS_MAX: Final = 2000
+_FRESH_SECONDS: Final = 1.0
 _UNKNOWN: Final = ActionTotals(None, None)
 _PREPARE: Final = """
 SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY;
@@ -64,6 +79,9 @@ class LeaderReader:
     def __init__(self, asker: Asker) -> None:
         self._asker = asker
         self._cursor = ""
+        self._stops: StopsOfActions | None = None
+        self._stops_at = -_FRESH_SECONDS
+        self._stops_lock = asyncio.Lock()
         self.trouble: str | None = None
         """Why the last question had no answer."""
 
@@ -103,6 +121,15 @@ class LeaderReader:
             queues=list(queues.values()), totals=totals, deleted=deleted, workers=workers,
         )  # fmt: skip
 
+    async def stops(self) -> StopsOfActions | None:
+        """Return what stops actions with waiting work; asked at most once a second for all; None: unknown."""
+        async with self._stops_lock:
+            if time.monotonic() - self._stops_at >= _FRESH_SECONDS:
+                answer = await self._asker.ask(Stops())
+                self._stops = answer.body if isinstance(answer, Answered) else None
+                self._stops_at = time.monotonic()
+            return self._stops
+
     async def _workers(self) -> Workers | None:
         found: list[WorkerState] = []
         after_id: str | None = ""
@@ -121,7 +148,7 @@ class LeaderReader:
         return Workers(
             live=len(live), draining=len(healthy) - len(live), overdue=len(known) - len(healthy),
             capacity=sum(each.concurrency for each in live),
-            pools=frozenset(pool for each in live for pool in each.pools),
+            pools=frozenset(pool for each in live for pool in each.pools), known=tuple(found),
         )  # fmt: skip
 
 
@@ -137,7 +164,8 @@ def _queue(row: QueueRow, action: ActionRow) -> Queue:
         name=QueueName(row.action_ref, row.key or None), pool=action.pool, max_concurrent=row.max_concurrent,
         paused=action.paused, depth=row.length, active_count=row.active, held_waiting=row.held_waiting,
         oldest_enqueued_at=None if oldest is None else datetime.fromtimestamp(oldest, UTC),
-        head_id=row.head_id, enqueued=row.enqueued, completed=row.completed,
+        head_id=row.head_id, startable=row.startable, limited=row.limited,
+        enqueued=row.enqueued, completed=row.completed,
     )  # fmt: skip
 
 
@@ -178,10 +206,10 @@ async def read_watched(database: Database, execution_ids: Collection[int]) -> li
 
 
 async def read_attention(database: Database) -> Attention:
-    """Return the counts of dead letters and lost workers."""
+    """Return the counts of dead letters, lost workers and undelivered webhooks."""
     async with _snapshot(database, "counting dead letters") as connection:
         row = await connection.fetchrow(
-            _STATEMENTS["attention"], DEAD_LETTERS_MAX, _GONE_WORKERS_MAX, LOST_SECONDS
+            _STATEMENTS["attention"], DEAD_LETTERS_MAX, _GONE_WORKERS_MAX, LOST_SECONDS, WEBHOOKS_MAX
         )
     assert row is not None
     return Attention(**row)
@@ -195,6 +223,19 @@ async def read_failures(database: Database, starts: Sequence[Start], rows: int) 
             _STATEMENTS["failures"], refs, before_ids, rows, WINDOW.total_seconds()
         )
     return [(row["action_ref"], _failures(row)) for row in found]
+
+
+async def read_errors(database: Database, ref: str, starts: Sequence[Start]) -> ActionFailures:
+    """Return the failures among the newest executions of an action, grouped by error."""
+    before_ids = [start.before_id for start in starts]
+    async with _snapshot(database, "reading the errors") as connection:
+        rows = await connection.fetch(_STATEMENTS["errors"], ref, before_ids, EXAMINED_MAX, GROUPS_MAX)
+    items = [
+        FailureGroup(**{name: row[name] for name in FailureGroup.model_fields})
+        for row in rows
+        if row["count"]
+    ]
+    return ActionFailures(action_ref=ref, examined=rows[0]["examined"], failed=rows[0]["failed"], items=items)
 
 
 def _failures(row: asyncpg.Record) -> Failures:

@@ -15,6 +15,7 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from turnstile.executor.dashboard.failures import FailureReadings, Failures, Start
+from turnstile.executor.questions.protocol import WorkerState
 
 QUEUES_MAX: Final = 20_000
 """Maximum number of queues; above it, only the busiest are kept."""
@@ -24,6 +25,7 @@ BUCKETS: Final = 60
 RATE_SECONDS: Final = 60
 DEAD_LETTERS_MAX: Final = 1001
 """Dead letters are counted up to this number."""
+WEBHOOKS_MAX: Final = 1000
 LOST_SECONDS: Final = 24 * 3600
 _AGE_SECONDS: Final = 10.0
 """How often is looked for failures that leave their window."""
@@ -132,6 +134,10 @@ class Queue:
     """The smallest id that waits."""
     active_count: int = 0
     held_waiting: int = 0
+    startable: int = 0
+    """How many of those that wait its limit lets start."""
+    limited: int = 0
+    """How many of them wait for nothing but a slot."""
     enqueued: int | None = None
     """Since its changes are noted; None: there is no leader."""
     completed: int | None = None
@@ -152,6 +158,15 @@ class Queue:
         return Totals(enqueued=self.enqueued, completed=self.completed, depth=self.depth)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group(Queue):
+    """The queues of an action with keys, added up. It has no limit: each queue has its own."""
+
+    keys: int
+    """Queues of keys."""
+    idle_keys: int
+
+
 class ActionTotals(NamedTuple):
     """Executions of an action since it was defined; None: unknown, while there is no leader."""
 
@@ -169,6 +184,8 @@ class Workers:
     capacity: int = 0
     """Concurrent attempts of the live ones."""
     pools: frozenset[str] = frozenset()
+    known: tuple[WorkerState, ...] = ()
+    """Each of them; none while there is no leader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +196,14 @@ class Attention:
     """At most `DEAD_LETTERS_MAX`: then there may be more."""
     lost_workers: int = 0
     """Workers lost within `LOST_SECONDS`."""
+    oldest_dead_letter_at: datetime | None = None
+    webhooks: int = 0
+    """Deliveries that failed lately, or are tried again; at most `WEBHOOKS_MAX` of each."""
+    webhook_since: datetime | None = None
+    """The end of the oldest of the executions."""
+    webhook_origin: str | None = None
+    """The receiver of the latest, and why it has none."""
+    webhook_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +263,9 @@ class DashboardState:
         self.truncated = False
         self.workers = Workers()
         self.attention = Attention()
-        self._sorted: dict[tuple[QueueOrder, str], list[Queue]] = {}
+        self._sorted: dict[tuple[QueueOrder, str, bool], Sequence[Queue]] = {}
+        self._groups: Sequence[Queue] | None = None
+        """Once they were asked for."""
         self.forget()
 
     def forget(self) -> None:
@@ -246,24 +273,28 @@ class DashboardState:
         self.read_at: datetime | None = None
         self.queues: dict[QueueName, Queue] = {}
         self._queues_of: Counter[str] = Counter()
+        self._depths: Counter[str] = Counter()
+        """Executions that wait of an action."""
         self._unused: dict[QueueName, Queue] = {}
         """Of each action whose executions all have a key: its queue without one."""
         self._totals: dict[str, ActionTotals] = {}
-        self._histories: dict[QueueName, TotalsHistory] = {}
+        self._histories: dict[QueueName | str, TotalsHistory] = {}
+        """By queue, and by action."""
         self._sums = Sums()
         self.failures = FailureReadings()
         self._all: TotalsHistory | None = None
         self._began_at = self._aged_at = 0.0
-        self._sorted.clear()
+        self._unsort()
 
     def apply(self, snapshot: Snapshot) -> list[Queue]:
         """Apply a snapshot; return the queues that differ from the previous one."""
         # The clock of the next leader, or of the database, may be behind.
         read_at = max(snapshot.read_at, self.read_at or snapshot.read_at)
         before, at = self.queues, read_at.timestamp()
+        known_actions = {ref: self._totals_of(ref) for ref in snapshot.totals if ref in self._totals}
         if snapshot.whole:
-            self.queues, self._queues_of, self._totals, self._sums = {}, Counter(), {}, Sums()
-            self._unused = {}
+            self.queues, self._totals, self._sums, self._unused = {}, {}, Sums(), {}
+            self._queues_of, self._depths = Counter(), Counter()
             self.truncated = False
         if self.read_at is None:
             self._began_at = at
@@ -276,17 +307,20 @@ class DashboardState:
             self._note_outcomes(queue, known)
             if known != queue and self._put(queue):
                 changed.append(queue)
-                self._remember(at, queue, known)
+                self._remember(at, queue.name, queue.totals, None if known is None else known.totals)
             elif known is not None and snapshot.whole:
                 self._put(queue)
         self.read_at, self.workers = read_at, snapshot.workers
+        for ref in snapshot.totals:
+            self._remember(at, ref, self._totals_of(ref), known_actions.get(ref))
         self.truncated |= snapshot.truncated
-        self._sorted.clear()
+        self._unsort()
         self._sum_up(at)
         if snapshot.whole or at >= self._aged_at + _AGE_SECONDS:
             self._aged_at = at
             self.failures.age(read_at, self._totals.keys())
-            self._histories = {name: kept for name, kept in self._histories.items() if name in self.queues}
+            known_names = self.queues.keys() | self._totals.keys()
+            self._histories = {name: kept for name, kept in self._histories.items() if name in known_names}
         return [queue for queue in changed if queue.name in self.queues]
 
     def _sum_up(self, at: float) -> None:
@@ -300,35 +334,71 @@ class DashboardState:
     def apply_failures(self, starts: Sequence[Start], found: Iterable[tuple[str, Failures]]) -> None:
         """Store how the latest executions of some actions ended."""
         self.failures.apply(starts, found)
-        self._sorted.clear()
+        self._unsort()
 
-    def rates(self, name: QueueName) -> Rates | None:
-        """Return the rates of a queue."""
-        history = self._history(name)
-        return None if history is None else history.rates(self._now())
+    def rates(self, queue: Queue) -> Rates | None:
+        """Return the rates of a queue, or of all of an action."""
+        return self._history(queue).rates(self._now())
 
-    def depths(self, name: QueueName) -> list[int | None]:
-        """Return the lengths of a queue over the last minutes, oldest first."""
-        history = self._history(name)
-        return [] if history is None else history.depths(self._now())
+    def depths(self, queue: Queue) -> list[int | None]:
+        """Return the lengths of a queue, or of all of an action, over the last minutes, oldest first."""
+        return self._history(queue).depths(self._now())
 
     def total(self) -> tuple[Sums, Rates | None]:
         """Return the sums and the rates over all queues."""
         return replace(self._sums), None if self._all is None else self._all.rates(self._now())
 
-    def sorted(self, order: QueueOrder, search: str) -> list[Queue]:
-        """Return the queues whose action or key contains a text; sorted once for each snapshot.
+    def sorted(self, order: QueueOrder, search: str, *, by_action: bool = False) -> Sequence[Queue]:
+        """Return the queues, or the groups with a queue, whose action or key contains a text.
 
+        They are sorted once for each snapshot.
         The failures of an action are shown at its queue without a key, so that one is there while it fails.
         """
-        wanted = (order, search.casefold())
+        wanted = (order, search.casefold(), by_action)
         if wanted not in self._sorted:
             failing = (queue for queue in self._unused.values() if self._failed(queue))
             found = [queue for queue in chain(self.queues.values(), failing) if _matches(queue, wanted[1])]
+            if by_action:
+                refs = {queue.name.action_ref for queue in found}
+                found = [group for group in self.groups() if group.name.action_ref in refs]
             if len(self._sorted) >= _SORTED_MAX:
                 self._sorted.clear()
             self._sorted[wanted] = sorted(found, key=lambda each: (self._rank(each, order), _key(each.name)))
         return self._sorted[wanted]
+
+    def groups(self) -> Sequence[Queue]:
+        """Return the queues by action, added up once for each snapshot; one without keys stays as it is."""
+        if self._groups is None:
+            found: dict[str, list[Queue]] = {}
+            for queue in self.queues.values():
+                found.setdefault(queue.name.action_ref, []).append(queue)
+            self._groups = [
+                queues[0] if queues[0].name.concurrency_key is None and len(queues) == 1
+                else self._group(ref, queues)
+                for ref, queues in found.items()
+            ]  # fmt: skip
+        return self._groups
+
+    def _group(self, ref: str, queues: Sequence[Queue]) -> Group:
+        busy = [each for each in queues if not each.is_idle]
+        keyed = [each for each in queues if each.name.concurrency_key is not None]
+        return Group(
+            name=QueueName(ref, None), pool=queues[0].pool, paused=queues[0].paused, max_concurrent=None,
+            keys=len(keyed), idle_keys=sum(each.is_idle for each in keyed),
+            depth=sum(each.depth for each in busy), active_count=sum(each.active_count for each in busy),
+            held_waiting=sum(each.held_waiting for each in busy),
+            startable=sum(each.startable for each in busy), limited=sum(each.limited for each in busy),
+            oldest_enqueued_at=min((at for each in busy if (at := each.oldest_enqueued_at)), default=None),
+            enqueued=self._totals[ref].enqueued, completed=self._totals[ref].completed,
+        )  # fmt: skip
+
+    def is_idle(self, queue: Queue) -> bool:
+        """Return whether nothing waits in a queue, holds its slots, or failed lately."""
+        return queue.is_idle and not self._failed(queue)
+
+    def _unsort(self) -> None:
+        self._groups = None
+        self._sorted.clear()
 
     def failures_of(self, queue: Queue) -> Failures | None:
         """Return the failures of an action, at its queue without a key."""
@@ -358,6 +428,7 @@ class DashboardState:
         self._sums.add(queue, 1)
         self.queues[name] = queue
         self._queues_of[name.action_ref] += 1
+        self._depths[name.action_ref] += queue.depth
         if before is None:
             self._drop_unused(name)
         return name in self.queues
@@ -383,6 +454,7 @@ class DashboardState:
         del self.queues[queue.name]
         self._sums.add(queue, -1)
         self._queues_of[queue.name.action_ref] -= 1
+        self._depths[queue.name.action_ref] -= queue.depth
 
     def _delete(self, ref: str) -> None:
         self._totals.pop(ref, None)
@@ -391,20 +463,24 @@ class DashboardState:
             for queue in [each for each in self.queues.values() if each.name.action_ref == ref]:
                 self._drop(queue)
 
-    def _remember(self, at: float, queue: Queue, known: Queue | None) -> None:
-        history = self._histories.get(queue.name)
-        if history is not None:
-            history.add(at, queue.totals)
-        elif known is not None:
-            history = self._histories[queue.name] = TotalsHistory(self._began_at, known.totals)
-            history.add(at, queue.totals)
-        elif at > self._began_at:
-            self._histories[queue.name] = TotalsHistory(at, queue.totals)
+    def _totals_of(self, ref: str) -> Totals:
+        enqueued, completed = self._totals[ref]
+        return Totals(enqueued=enqueued, completed=completed, depth=self._depths[ref])
 
-    def _history(self, name: QueueName) -> TotalsHistory | None:
+    def _remember(self, at: float, name: QueueName | str, totals: Totals, known: Totals | None) -> None:
+        history = self._histories.get(name)
+        if history is not None:
+            history.add(at, totals)
+        elif known is not None:
+            history = self._histories[name] = TotalsHistory(self._began_at, known)
+            history.add(at, totals)
+        elif at > self._began_at:
+            self._histories[name] = TotalsHistory(at, totals)
+
+    def _history(self, queue: Queue) -> TotalsHistory:
         """Return the history of a queue; a queue without changes has constant totals."""
-        kept, queue = self._histories.get(name), self.queues.get(name) or self._unused.get(name)
-        return kept if kept or queue is None else TotalsHistory(self._began_at, queue.totals)
+        name = queue.name.action_ref if isinstance(queue, Group) else queue.name
+        return self._histories.get(name) or TotalsHistory(self._began_at, queue.totals)
 
     def _now(self) -> float:
         return 0.0 if self.read_at is None else self.read_at.timestamp()
@@ -420,7 +496,7 @@ class DashboardState:
             case QueueOrder.OCCUPANCY:
                 return -_occupancy(queue)
             case QueueOrder.RATE:
-                rates = self.rates(queue.name)
+                rates = self.rates(queue)
                 return 0.0 if rates is None else -rates.completed
             case QueueOrder.FAILURES:
                 return -self._failed(queue)

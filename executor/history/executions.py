@@ -147,10 +147,15 @@ class Executions(LimitedReader):
         row = await self._row("SELECT * FROM turnstile.submission($1)", request_id)
         return None if row is None else SubmissionDetail(request_id=request_id, **row)
 
-    async def listed(self, wanted: ExecutionFilter, *, before_id: int, limit: int) -> Page:
-        """Return executions, newest first: candidates and documents are bounded."""
+    async def listed(
+        self, wanted: ExecutionFilter, *, before_id: int, limit: int, after_id: int | None = None
+    ) -> Page:
+        """Return executions, newest first, or with `after_id` oldest first.
+
+        Candidates and documents are bounded.
+        """
         found = await self._selected(
-            lambda of: of.listed_executions(wanted, before_id=before_id, limit=limit),
+            lambda of: of.listed_executions(wanted, before_id=before_id, after_id=after_id, limit=limit),
             planning=_STATEMENTS["by_key"],
         )
         return Page(

@@ -157,12 +157,12 @@ SET LOCAL enable_mergejoin = off;
 SET LOCAL enable_hashagg = off;
 SET LOCAL enable_bitmapscan = off
 
--- unfinished_ids: a part of the select of a list: what has not ended, before an id. Each source is read in
--- the order of its key, and an id may come from two of them.
-SELECT w.id FROM ledger.waiting w WHERE w.id < :before_id
+-- unfinished_ids: a part of the select of a list: what has not ended, between two ids. Each source is read
+-- in the order of its key, and an id may come from two of them.
+SELECT w.id FROM ledger.waiting w WHERE w.id > :after_id AND w.id < :before_id
 UNION ALL
-SELECT l.id FROM ledger.live l WHERE l.id < :before_id
+SELECT l.id FROM ledger.live l WHERE l.id > :after_id AND l.id < :before_id
 UNION ALL
 SELECT e.id FROM ledger.execution e
-WHERE e.completed_at IS NULL AND e.id < :before_id
+WHERE e.completed_at IS NULL AND e.id > :after_id AND e.id < :before_id
   AND e.id >= (SELECT t.low_id FROM ledger.turn t ORDER BY t.epoch DESC, t.number DESC LIMIT 1)

@@ -59,6 +59,7 @@ _UNFINISHED: Final = _table(Unfinished)
 
 _JSON_COLUMNS: Final = ("parameters", "result", "metadata", "passages")
 _LISTED: Final = [column for column in CURRENT.c if column.name not in (*_JSON_COLUMNS, "status")]
+_AFTER_ID: Final = bindparam("after_id", type_=BigInteger)
 _BEFORE_ID: Final = bindparam("before_id", type_=BigInteger)
 _LIMIT: Final = bindparam("limit", type_=Integer)
 _CANDIDATES: Final = bindparam("candidates_max", type_=Integer)
@@ -80,12 +81,15 @@ class Compiled:
         return self.text, *(values[name] for name in self.names)
 
 
-def listed_executions(wanted: ExecutionFilter, *, before_id: int, limit: int) -> Statement:
-    """Select executions with their documents, newest first, those before an id."""
+def listed_executions(
+    wanted: ExecutionFilter, *, before_id: int, limit: int, after_id: int | None = None
+) -> Statement:
+    """Select executions with their documents: before an id, newest first, or after one, oldest first."""
     compiled = _listed(
-        frozenset(wanted.conditions()), is_live=wanted.is_live, is_unfinished=wanted.is_unfinished
-    )
-    return compiled.bound(wanted, before_id=before_id, limit=limit)
+        frozenset(wanted.conditions()), is_live=wanted.is_live, is_unfinished=wanted.is_unfinished,
+        is_ascending=after_id is not None,
+    )  # fmt: skip
+    return compiled.bound(wanted, before_id=before_id, after_id=after_id or 0, limit=limit)
 
 
 def unfinished_executions(wanted: ExecutionFilter, *, before_id: int, limit: int) -> Statement:
@@ -178,19 +182,21 @@ def _counted(names: frozenset[str]) -> Compiled:
 
 
 @cache
-def _listed(names: frozenset[str], *, is_live: bool, is_unfinished: bool) -> Compiled:
+def _listed(names: frozenset[str], *, is_live: bool, is_unfinished: bool, is_ascending: bool) -> Compiled:
     if is_live:
         # They are found in the live tables, however long the history and the queues are.
         live = union(select(_LIVE.c.id), select(_FIRST_GRANT.c.id)).subquery("live")
-        candidates = select(live.c.id).where(live.c.id < _BEFORE_ID).order_by(live.c.id.desc())
+        source, candidates = live.c.id, select(live.c.id)
     elif is_unfinished:
-        newest = text(_STATEMENTS["unfinished_ids"]).bindparams(_BEFORE_ID).columns(_EXECUTION.c.id)
-        found = newest.subquery("unfinished")
+        either = text(_STATEMENTS["unfinished_ids"]).bindparams(_AFTER_ID, _BEFORE_ID)
+        found = either.columns(_EXECUTION.c.id).subquery("unfinished")
         # Distinct in the order of the keys, so a page reads only its part of the queues.
-        candidates = select(found.c.id).distinct().order_by(found.c.id.desc())
+        source, candidates = found.c.id, select(found.c.id).distinct()
     else:
-        before = _EXECUTION.c.id < _BEFORE_ID
-        candidates = select(_EXECUTION.c.id).where(before, *_by_index(names)).order_by(_EXECUTION.c.id.desc())
+        source, candidates = _EXECUTION.c.id, select(_EXECUTION.c.id).where(*_by_index(names))
+    if not is_unfinished:
+        candidates = candidates.where(source > _AFTER_ID, source < _BEFORE_ID)
+    candidates = candidates.order_by(source.asc() if is_ascending else source.desc())
     # Not materialized: candidates are read only as far as the page needs.
     candidate = _candidate(candidates).prefix_with("NOT MATERIALIZED", dialect="postgresql")
     texts = (cast(CURRENT.c[name], Text).label(name) for name in _JSON_COLUMNS)
@@ -198,9 +204,9 @@ def _listed(names: frozenset[str], *, is_live: bool, is_unfinished: bool) -> Com
         select(*_LISTED, _status(), *texts, func.now().label("read_at"))
         .join_from(candidate, CURRENT, candidate.c.id == CURRENT.c.id)
         .where(*_conditions(names))
-        .order_by(candidate.c.id.desc())
+        .order_by(candidate.c.id.asc() if is_ascending else candidate.c.id.desc())
     )
-    return _page(candidate, page, is_weighed=True)
+    return _page(candidate, page, is_ascending=is_ascending, is_weighed=True)
 
 
 @cache

@@ -8,7 +8,7 @@ never speaks.
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final
@@ -31,7 +31,8 @@ from turnstile.executor.leader.ports import (
     RefusedRequest,
     Request,
 )
-from turnstile.executor.leader.records import EarlyCancelRow, Known
+from turnstile.executor.leader.records import EarlyCancelRow, Known, SingletonRow
+from turnstile.executor.leader.singletons import Singletons
 from turnstile.executor.queue_manager.decisions import Admitted, Cancelled, Decisions, Refused
 from turnstile.executor.queue_manager.inputs import Admit, Cancel, Input
 from turnstile.executor.queue_manager.state import State
@@ -46,6 +47,7 @@ _INDEX: Final = re.compile(r"-?[0-9]+")
 _EXACT: Final = json.JSONDecoder(parse_int=Decimal, parse_float=Decimal)
 
 Keys = UUID | str | int
+_WAITING: Final = (Status.QUEUED, Status.DELAYED)
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,9 +104,13 @@ def _ended(execution_id: int, status: Status) -> str:
 class Admission:
     """Decides requests and commands before the queue manager does. One per epoch."""
 
-    def __init__(self, early: Iterable[EarlyCancelRow], state: State, definitions: Definitions) -> None:
+    def __init__(
+        self, early: Iterable[EarlyCancelRow], singletons: Iterable[SingletonRow], state: State,
+        definitions: Definitions,
+    ) -> None:  # fmt: skip
         self._state = state
         self.definitions = definitions
+        self.singletons = Singletons(singletons)
         self.early_rows: list[EarlyCancelRow] = []
         self.early_over: list[int] = []
         self.publications: list[Publication] = []
@@ -120,8 +126,12 @@ class Admission:
         self._recent: OrderedDict[Keys, Known] = OrderedDict()
         self._early = {row.id: row for row in early}
         self._next_early = max(self._early, default=0) + 1
-        self._pending: dict[Keys, Source] = {}
-        """Requests of this turn whose ids are not known yet, by their keys."""
+        self._pending: dict[Keys | tuple[str, str], Source] = {}
+        """Requests of this turn whose ids are not known yet, by their keys, or action and singleton."""
+        self._seconds: dict[int, list[Source]] = {}
+        """Requests with the singleton of these."""
+        self._cancelling: set[int] = set()
+        """What this turn cancels."""
         self._copies: dict[int, list[Source]] = {}
         """Copies of these, by the identity of the first one."""
         self._cancels: dict[int, list[Source]] = {}
@@ -145,6 +155,7 @@ class Admission:
     def written(self) -> None:
         """Forget what the committed turn has written."""
         self.early_rows, self.early_over, self.answers, self.outcomes = [], [], [], []
+        self.singletons.written()
 
     def take_publications(self) -> list[Publication]:
         """Return the replies and dead letters of the committed turn."""
@@ -195,7 +206,7 @@ class Admission:
         is_living = known is not None and not is_terminal(known.status) and self._live(known) is not None
         return known if is_living else None
 
-    def _live(self, known: Known) -> tuple[Status, int | None] | None:
+    def _live(self, known: Known | SingletonRow) -> tuple[Status, int | None] | None:
         """Return status and position of an execution as the state has it; None: it has ended."""
         execution = self._state.executions.get(known.execution_id)
         if execution is not None and execution.status is not Status.QUEUED:
@@ -251,6 +262,11 @@ class Admission:
         if full.delay_seconds is not None:
             full = structs.replace(full, run_at=now + full.delay_seconds, delay_seconds=None)
         source = structs.replace(source, request=full)
+        if full.singleton is not None:
+            replaced = self._replaced(source, full)
+            if replaced is None:
+                return
+            yield from replaced
         for key in keys:
             self._pending[key] = source
         assert full.priority is not None
@@ -258,6 +274,67 @@ class Admission:
             action_ref=full.action_ref, key=full.key, priority=full.priority, run_at=full.run_at,
             ttl_seconds=request.ttl_seconds, timeout_seconds=request.timeout_seconds, source=source,
         )  # fmt: skip
+
+    def _replaced(self, source: Source, request: Request) -> Sequence[Cancel] | None:
+        """Return the cancels of what a request replaces; None: it is answered with what has its name."""
+        rule = request.singleton
+        assert rule is not None
+        name = request.action_ref, rule.key
+        first, self._pending[name] = self._pending.get(name), source
+        if first is not None and rule.then != "cancel_running":
+            # Decided in this turn: its id is known after the decision.
+            self._pending[name] = first
+            self._seconds.setdefault(id(first), []).append(source)
+            return None
+        if first is not None:
+            reason = CancelRequest(execution_id=None, idempotency_key=None, reason=_replaced_by(rule.key))
+            self._cancels.setdefault(id(first), []).append(Source(request=reason))
+        found = [each for each in self.singletons.living(*name) if self._counts(each, rule.when)]
+        if not found:
+            return ()
+        if rule.then == "cancel_running":
+            return [self.cancel_of(each, _replaced_by(rule.key), None) for each in found]
+        del self._pending[name]
+        self._exists(source, request, found[0])
+        return None
+
+    def _counts(self, row: SingletonRow, when: str) -> bool:
+        live = self._live(row)
+        if live is None:
+            return False
+        if live[0] in _WAITING:
+            return row.execution_id not in self._cancelling
+        return when == "waiting_or_running"
+
+    def _exists(self, source: Source, request: Request, existing: Known | SingletonRow) -> None:
+        """Answer a request whose singleton another execution has."""
+        assert request.singleton is not None
+        execution_id = existing.execution_id
+        status, position = self._live(existing) or (Status.QUEUED, None)
+        if request.singleton.then == "refuse":
+            self._reject(source, Code.SINGLETON_EXISTS, (
+                f"singleton: {request.singleton.key!r} names execution {execution_id}, which is {status};"
+                " submit again after its end, cancel it, or submit with then: return_existing"
+            ))  # fmt: skip
+            return
+        known = Known(
+            execution_id=execution_id, request_hash=request.request_hash, status=status,
+            action_ref=existing.action_ref, key=existing.key, priority=existing.priority,
+        )  # fmt: skip
+        for key in (source.delivery_key, request.idempotency_key):
+            if key is not None:
+                self._recent[key] = known
+        self._accept(source, known, position, is_duplicate=True)
+
+    def _accept(
+        self, source: Source, known: Known, position: int | None, *, is_duplicate: bool
+    ) -> dict[str, Any]:
+        reply = {
+            "type": "execution.accepted", "execution_id": known.execution_id, "status": known.status,
+            "position": position, "duplicate": is_duplicate,
+        }  # fmt: skip
+        self._reply(source, reply)
+        return reply
 
     def _repeated(self, source: Source, request: Request, known: Known) -> None:
         if known.request_hash != request.request_hash:
@@ -269,10 +346,7 @@ class Admission:
             return
         status, position = self._live(known) or (known.status, None)
         self._repeated_refs.append(request.action_ref)
-        self._reply(source, {
-            "type": "execution.accepted", "execution_id": known.execution_id, "status": status,
-            "position": position, "duplicate": True,
-        })  # fmt: skip
+        self._accept(source, structs.replace(known, status=status), position, is_duplicate=True)
 
     def decided(self, out: Decisions) -> Iterator[Input]:
         """Answer what was decided, and yield the cancels that came before their executions."""
@@ -283,8 +357,11 @@ class Admission:
         for cancelled in out.cancelled:
             self._cancelled(cancelled)
         self._answer_bulk(out)
+        self.singletons.end(each.id for each in out.finished)
+        self._cancelling.clear()
         self._pending.clear()
         self._copies.clear()
+        self._seconds.clear()
         self._cancels.clear()
         while len(self._recent) > _RECENT_MAX:
             self._recent.popitem(last=False)
@@ -300,16 +377,21 @@ class Admission:
         for key in (*keys, each.id):
             self._recent[key] = known
         if request.retry_of is not None:
-            self.definitions.log.retried(request.retry_of, request.action_ref, each.id, request.changed_by)
+            self.definitions.log.retried(
+                request.retry_of, request.action_ref, each.id, request.edited, request.changed_by
+            )
         # A submission finds its execution by the id of its request.
         is_asked = source.command_id is not None or source.reply_to is not None
         if is_asked and not request.is_submission:
-            reply = {
-                "type": "execution.accepted", "execution_id": each.id, "status": status,
-                "position": each.position, "duplicate": False,
-            }  # fmt: skip
-            self._reply(source, reply)
-            self._accepted.append((known, reply))
+            self._accepted.append((known, self._accept(source, known, each.position, is_duplicate=False)))
+        if request.singleton is not None:
+            self.singletons.admit(SingletonRow(
+                execution_id=each.id, action_ref=request.action_ref, singleton=request.singleton.key,
+                key=each.queue.key, priority=each.priority,
+            ))  # fmt: skip
+            for second in self._seconds.get(id(source), ()):
+                assert isinstance(second.request, Request)
+                self._exists(second, second.request, known)
         for copy in self._copies.get(id(source), ()):
             assert isinstance(copy.request, Request)
             self._repeated(copy, copy.request, known)
@@ -326,7 +408,7 @@ class Admission:
         self._reject(each.source, each.code, message)
         for cancel in self._cancels.get(id(each.source), ()):
             self._reject(cancel, Code.UNKNOWN_EXECUTION, "its request was refused")
-        for copy in self._copies.get(id(each.source), ()):
+        for copy in (*self._copies.get(id(each.source), ()), *self._seconds.get(id(each.source), ())):
             self._reject(copy, each.code, message)
 
     # Cancels.
@@ -379,8 +461,9 @@ class Admission:
             self._reply(bulk.source, {"type": "execution.cancels", "items": items})
         self._bulk.clear()
 
-    def cancel_of(self, known: Known, reason: str, source: Source | None = None) -> Cancel:
+    def cancel_of(self, known: Known | SingletonRow, reason: str, source: Source | None = None) -> Cancel:
         """Return what cancels a living execution."""
+        self._cancelling.add(known.execution_id)
         return Cancel(
             execution_id=known.execution_id, reason=reason, action_ref=known.action_ref, key=known.key,
             priority=known.priority, source=source,
@@ -479,6 +562,10 @@ class Admission:
             self.publications.append(Publication(to="dead letters", body=letter, of=source.delivery))
 
 
+def _replaced_by(singleton: str) -> str:
+    return f"replaced by a newer request with the singleton {singleton!r}"
+
+
 def _unknown_action(ref: str) -> str:
     remedy = "start a worker that has it, or define it: executor actions apply FILE"
     return f"action_ref: no action {ref!r}; {remedy}"
@@ -490,13 +577,18 @@ def completed(request: Request, definition: Mapping[str, Any]) -> Request:
     priority_min = definition.get("priority_min", 1)
     if request.priority is None:
         changes["priority"] = max(PRIORITY_DEFAULT, priority_min)
-    elif request.priority < priority_min and not request.may_be_urgent and request.retry_of is None:
+    elif request.priority < priority_min and not (request.may_be_urgent or request.repeats_accepted):
         raise _unfit(
             f"priority: {request.priority} is below the priority_min of the action, {priority_min}; send"
             f" {priority_min} or more, leave it out, or use a token with the role operate"
         )
     pointer = definition.get("concurrency_key")
-    if not request.key and request.retry_of is None and (pointer or request.concurrency_key is not None):
+    if request.edited is not None:
+        # Other parameters may have another key. Without a pointer it is that of the ended execution.
+        has_key = pointer is None
+    else:
+        has_key = bool(request.key) or request.retry_of is not None
+    if not has_key and (pointer or request.concurrency_key is not None):
         changes["key"] = _key(request, pointer, has_free_keys=definition.get("submitter_keys", False))
     if request.callback_url is None and (url := definition.get("callback_url")) is not None:
         changes["callback_url"] = url

@@ -4,7 +4,7 @@ In: subjects before and after. Out: rows of the turn. A change without an author
 changes a definition.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from turnstile.common.domain.states import Status
@@ -64,10 +64,12 @@ class AuditLog:
             after={"status": str(after), **asked, **({} if reason is None else {"reason": reason})},
         )  # fmt: skip
 
-    def retried(self, retry_of: int, ref: str, retry_id: int, by: Body | None) -> None:
-        """Record that an operator had an ended execution run again."""
+    def retried(
+        self, retry_of: int, ref: str, retry_id: int, edited: Sequence[str] | None, by: Body | None
+    ) -> None:
+        """Record that an operator had an ended execution run again, and which parameters were changed."""
         if by is not None:
-            after = {"retry_id": retry_id}
+            after = {"retry_id": retry_id, **({} if edited is None else {"changed_parameters": edited})}
             self._add("retried", "execution", str(retry_of), ref=ref, by=by, before={}, after=after)
 
     def _add(

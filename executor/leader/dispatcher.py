@@ -318,6 +318,7 @@ def _body_of(request: Request | CancelRequest | RefusedRequest) -> bytes:
                 "ttl": request.ttl_seconds,
                 "timeout": request.timeout_seconds,
                 "callback_url": request.callback_url,
+                "singleton": None if request.singleton is None else request.singleton._asdict(),
             }
         case _:
             assert_never(request)

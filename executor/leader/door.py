@@ -65,6 +65,7 @@ from turnstile.executor.leader.ports import (
     Probe,
     RefusedRequest,
     Request,
+    Singleton,
 )
 
 if TYPE_CHECKING:
@@ -313,6 +314,8 @@ def command_of(
                 given["request_hash"] = UUID(given["request_hash"])
                 if "refusal" in given:
                     given["refusal"] = Code(given["refusal"][0]), given["refusal"][1]
+                if "singleton" in given:
+                    given["singleton"] = Singleton(*given["singleton"])
                 given |= {name: row[name].encode() for name in _DOCUMENTS if row[name] is not None}
                 body = _checked(Request(**given), refusal_of)
             case "cancel":
@@ -326,8 +329,8 @@ def command_of(
 
 
 def _checked(request: Request, refusal_of: RefusalOf | None) -> Request:
-    """Check the parameters of a request, but not of a retry: they were accepted before."""
-    if refusal_of is None or request.refusal is not None or request.retry_of is not None:
+    """Check the parameters of a request, but not of a retry that repeats them: they were accepted before."""
+    if refusal_of is None or request.refusal is not None or request.repeats_accepted:
         return request
     refusal = refusal_of(request.action_ref, from_json(request.parameters))
     return request if refusal is None else structs.replace(request, refusal=refusal)
@@ -379,6 +382,7 @@ def request_of(
         timeout_seconds=requested.timeout,
         idempotency_key=requested.idempotency_key,
         callback_url=requested.callback_url,
+        singleton=None if requested.singleton is None else Singleton(**requested.singleton.model_dump()),
         metadata=requested.metadata_text if requested.metadata else None,
         traceparent=traceparent,
         is_submission=is_submission,

@@ -114,6 +114,7 @@ class Leader:
         self.turns.began_at = self.clock.monotonic()
         while not self._is_stopping:
             await self.turns.next_turn(lead)
+        await self.turns.last_turns(lead)
         await self.turns.published()
         await self.store.resign()
 

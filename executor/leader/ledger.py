@@ -593,6 +593,7 @@ async def _load(connection: "Connection", epoch: int, now: float, newest: "async
         early_cancels=[
             rows.early_cancel_of(row) for row in await connection.fetch(statement("early_cancels"))
         ],
+        singletons=[rows.singleton_of(row) for row in await connection.fetch(statement("singletons"))],
         checkpoint=checkpoints[-1] if checkpoints else None,
         journals=journals,
         instant_max=newest["at"],

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from turnstile.common.domain.identifiers import Grant
-from turnstile.common.domain.states import Status
+from turnstile.common.domain.states import TERMINAL, Status
 from turnstile.executor.leader.binary_arrays import (
     bigints,
     blobs,
@@ -33,6 +33,7 @@ from turnstile.executor.leader.records import (
     LiveRow,
     PackedWaiting,
     ScheduleRow,
+    SingletonRow,
     Turn,
     WaitingRow,
     WorkerRow,
@@ -122,6 +123,10 @@ def _of_second(value: str | Value) -> Value:
 
 def _of_caller(name: str) -> Value:
     return lambda pair: None if pair[1].changed_by is None else pair[1].changed_by.get(name)
+
+
+def _ended_as(status: Status) -> Value:
+    return lambda row: row.ended[status]
 
 
 def _of_small(name: str) -> Value:
@@ -238,9 +243,22 @@ _PARTS: Final = {
             (doubles, "kept_until"), (texts, "properties"),
         ),
         Part("early_cancels_over", (bigints, int)),
+        Part(
+            "singletons",
+            (bigints, "execution_id"), (texts, "action_ref"), (texts, "singleton"), (texts, "key"),
+            (bigints, "priority"),
+        ),
+        Part("singletons_over", (bigints, int)),
         Part("bodies_over", (uuids, lambda body_id: body_id)),
         Part("inbox_begun", (uuids, lambda pair: pair[0]), (bigints, lambda pair: pair[1])),
         Part("inbox_over", (bigints, int)),
+        Part(
+            "minutes",
+            (doubles, "at"), (texts, "action_ref"), (bigints, "epoch"), (bigints, "admitted"),
+            (bigints, "started"), *((bigints, _ended_as(status)) for status in Status if status in TERMINAL),
+            (doubles, "slot_seconds"), (texts, lambda row: str(row.waiting)),
+            (texts, lambda row: str(row.running)),
+        ),
         Part(
             "answers",
             (uuids, lambda triple: triple[0]), (doubles, lambda triple: triple[1]),
@@ -424,6 +442,11 @@ def stored_request_of(row: "Record") -> StoredRequest:
 def event_of(row: "Record") -> EventRow:
     """Return a message that is to be published."""
     return EventRow(**row)
+
+
+def singleton_of(row: "Record") -> SingletonRow:
+    """Return a living execution with the name that it has alone."""
+    return SingletonRow(**row)
 
 
 def early_cancel_of(row: "Record") -> EarlyCancelRow:

@@ -130,6 +130,14 @@ class Outcome:
     traceparent: str | None = None
 
 
+class Singleton(NamedTuple):
+    """The name that one execution of an action has at a time: `messages.Singleton`."""
+
+    key: str
+    when: Literal["waiting", "waiting_or_running"]
+    then: Literal["return_existing", "refuse", "cancel_running"]
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """An admission request that was validated at the door."""
 
@@ -152,10 +160,13 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_key: str | None = None
     callback_url: str | None = None
     """None: the action's."""
+    singleton: Singleton | None = None
     metadata: bytes | None = None
     traceparent: str | None = None
     retry_of: int | None = None
     """The ended execution whose request this repeats: its key and priority were accepted before."""
+    edited: Sequence[str] | None = None
+    """Names of the parameters that differ from those of `retry_of`; None: it repeats them unchecked."""
     changed_by: Mapping[str, Any] | None = None
     """The operator who retries: `name`, `address`, `channel`."""
     is_submission: bool = False
@@ -164,6 +175,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Where its parameters and metadata are stored already, because they are large."""
     refusal: tuple[Code, str] | None = None
     """Why its parameters do not fit. A copy of an admitted request gets that execution all the same."""
+
+    @property
+    def repeats_accepted(self) -> bool:
+        """Whether all of it was accepted before."""
+        return self.retry_of is not None and self.edited is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

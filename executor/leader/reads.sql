@@ -130,6 +130,10 @@ SELECT c.id, c.execution_id, c.idempotency_key, c.reason,
        extract(epoch FROM c.kept_until)::double precision AS kept_until, c.properties
 FROM ledger.early_cancel c ORDER BY c.id
 
+-- singletons: living executions with a name that they have alone.
+SELECT s.execution_id, s.action_ref, s.singleton, s.key, s.priority FROM ledger.singleton s
+ORDER BY s.execution_id
+
 -- store_body: a large body, beside the turns. What a leader stored an hour ago and did not use is deleted.
 --
 -- $1 id, $2 parameters, $3 metadata or null

@@ -9,6 +9,7 @@ updated by every turn (P15).
 """
 
 from array import array
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -247,6 +248,25 @@ class AuditRow:
     after: Mapping[str, Any]
 
 
+@dataclass(slots=True, kw_only=True)
+class MinuteRow:
+    """What executions of an action did in one minute, as one leader counted it: it grows until then."""
+
+    at: float
+    """When the minute began."""
+    action_ref: str
+    epoch: int
+    admitted: int = 0
+    started: int = 0
+    ended: Counter[Status] = field(default_factory=Counter)
+    slot_seconds: float = 0.0
+    """The time during which slots were in use, added up."""
+    waiting: int = 0
+    """Histogram of the times from the first enqueue to the first start."""
+    running: int = 0
+    """Histogram of the durations of the last attempts of what ended."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRow:
     """A message that must be published although its input is acknowledged: kept until it is confirmed."""
@@ -266,6 +286,17 @@ class EarlyCancelRow:
     kept_until: float
     properties: str | None = None
     """Of its message, for its dead letter: JSON; None: it came in another way."""
+
+
+class SingletonRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A living execution that was admitted as a singleton."""
+
+    execution_id: int
+    action_ref: str
+    singleton: str
+    key: str
+    """Of its queue, as the rest."""
+    priority: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,6 +373,8 @@ class Turn:
     events_over: Sequence[int] = ()
     early_cancels: Sequence[EarlyCancelRow] = ()
     early_cancels_over: Sequence[int] = ()
+    singletons: Sequence[SingletonRow] = ()
+    singletons_over: Sequence[int] = ()
     inbox_begun: Sequence[tuple[UUID, int]] = ()
     """Deletions that later turns go on with, and how many executions they have cancelled by now."""
     bodies_over: Sequence[UUID] = ()
@@ -352,6 +385,8 @@ class Turn:
     """Command ids and answers, kept for a while: the repetition of a command finds the answer."""
     outcomes: Sequence[tuple[UUID, bytes]] = ()
     """Answers to submissions that no other row shows; kept for a week."""
+    minutes: Sequence[MinuteRow] = ()
+    """Minutes that are over."""
     journal: Journal = field(default_factory=Journal)
     checkpoint: Checkpoint | None = None
 
@@ -373,6 +408,7 @@ class Loaded:
     workers: Sequence[WorkerRow]
     events: Sequence[EventRow]
     early_cancels: Sequence[EarlyCancelRow]
+    singletons: Sequence[SingletonRow] = ()
     checkpoint: Checkpoint | None
     journals: Sequence[Journal]
     """Of the turns after the checkpoint, in order."""

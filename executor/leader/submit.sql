@@ -22,7 +22,8 @@ CREATE FUNCTION turnstile.submit(
     ttl interval DEFAULT NULL,
     callback_url text DEFAULT NULL,
     metadata jsonb DEFAULT '{}',
-    traceparent text DEFAULT NULL
+    traceparent text DEFAULT NULL,
+    singleton jsonb DEFAULT NULL
 )
 RETURNS uuid
 LANGUAGE plpgsql
@@ -63,6 +64,9 @@ BEGIN
         WHEN char_length(callback_url) > 2048
             THEN format('invalid_message: callback_url: %s characters; at most 2048 are accepted',
                         char_length(callback_url))
+        WHEN jsonb_typeof(singleton) NOT IN ('string', 'object')
+            THEN 'invalid_message: singleton: expected a text or an object, like ''"nightly"'' or'
+                 ' ''{"key": "nightly", "then": "refuse"}'''
         WHEN callback_url !~* '^https?://'
             THEN 'invalid_message: callback_url: expected an http or https URL, like'
                  ' https://shop.example/done'
@@ -88,7 +92,8 @@ BEGIN
             'action_ref', action_ref, 'idempotency_key', idempotency_key, 'concurrency_key', concurrency_key,
             'priority', priority, 'run_at', run_at, 'delay', extract(epoch FROM delay),
             'timeout', extract(epoch FROM timeout),
-            'ttl', extract(epoch FROM ttl), 'callback_url', callback_url, 'traceparent', traceparent)),
+            'ttl', extract(epoch FROM ttl), 'callback_url', callback_url, 'traceparent', traceparent,
+            'singleton', singleton)),
         parameters, metadata);
     RETURN new_id;
 END

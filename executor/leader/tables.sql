@@ -383,6 +383,29 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 $$;
 REVOKE ALL ON FUNCTION ledger.prune_audit_log FROM PUBLIC;
 
+-- What executions of an action did in a minute, as one leader counted it: inserted once the minute is over.
+CREATE TABLE ledger.action_minute (
+    at timestamptz NOT NULL,
+    epoch bigint NOT NULL,
+    slot_seconds double precision NOT NULL,
+    admitted integer NOT NULL,
+    started integer NOT NULL,
+    completed integer NOT NULL,
+    failed integer NOT NULL,
+    timeout integer NOT NULL,
+    cancelled integer NOT NULL,
+    expired integer NOT NULL,
+    abandoned integer NOT NULL,
+    action_ref text NOT NULL,
+    -- Histograms of seconds as numbers that can be added (`executor/histogram.py`).
+    waiting numeric NOT NULL,
+    running numeric NOT NULL,
+    -- A leader counts a minute once.
+    PRIMARY KEY (action_ref, at, epoch)
+);
+-- A window of all actions, and retention.
+CREATE INDEX action_minute_at ON ledger.action_minute (at);
+
 -- Messages that must be published although their inputs were acknowledged.
 CREATE TABLE ledger.event (
     id bigint PRIMARY KEY,
@@ -400,6 +423,17 @@ CREATE TABLE ledger.early_cancel (
     properties text,
     -- It names an execution, by id or by key.
     CONSTRAINT early_cancel_names_one CHECK (num_nonnulls(execution_id, idempotency_key) = 1)
+);
+
+-- Living executions that have a name alone.
+CREATE TABLE ledger.singleton (
+    -- An execution has one name.
+    execution_id bigint PRIMARY KEY,
+    action_ref text NOT NULL,
+    singleton text NOT NULL,
+    -- Its queue and its place in it, by which it is found among what waits.
+    key text NOT NULL,
+    priority smallint NOT NULL
 );
 
 -- Commands that no turn has decided.

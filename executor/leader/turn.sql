@@ -346,6 +346,16 @@ FROM fence, unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::doubl
 -- early_cancels_over: cancels that were applied, or kept for long enough.
 DELETE FROM ledger.early_cancel c USING fence, unnest($1::bigint[]) AS r(id) WHERE c.id = ANY (ARRAY[r.id])
 
+-- singletons: the names of new executions that have them alone.
+INSERT INTO ledger.singleton (execution_id, action_ref, singleton, key, priority)
+SELECT r.execution_id, r.action_ref, r.singleton, r.key, r.priority
+FROM fence, unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::bigint[])
+    AS r(execution_id, action_ref, singleton, key, priority)
+
+-- singletons_over: those that have ended.
+DELETE FROM ledger.singleton s USING fence, unnest($1::bigint[]) AS r(id)
+WHERE s.execution_id = ANY (ARRAY[r.id])
+
 -- inbox_begun: how much of a deletion of several turns is done.
 UPDATE ledger.inbox i SET cancelled = r.cancelled
 FROM fence, unnest($1::uuid[], $2::bigint[]) AS r(command_id, cancelled)
@@ -356,6 +366,20 @@ DELETE FROM ledger.large_body b USING fence, unnest($1::uuid[]) AS r(id) WHERE b
 
 -- inbox_over: commands that this turn decided.
 DELETE FROM ledger.inbox i USING fence, unnest($1::bigint[]) AS r(id) WHERE i.id = ANY (ARRAY[r.id])
+
+-- minutes: what executions did in minutes that are over.
+INSERT INTO ledger.action_minute (
+    at, action_ref, epoch, admitted, started, completed, failed, timeout, cancelled, expired, abandoned,
+    slot_seconds, waiting, running
+)
+SELECT to_timestamp(r.at), r.action_ref, r.epoch, r.admitted, r.started, r.completed, r.failed, r.timeout,
+       r.cancelled, r.expired, r.abandoned, r.slot_seconds, r.waiting::numeric, r.running::numeric
+FROM fence, unnest(
+    $1::double precision[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[],
+    $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::double precision[], $13::text[],
+    $14::text[]
+) AS r(at, action_ref, epoch, admitted, started, completed, failed, timeout, cancelled, expired, abandoned,
+slot_seconds, waiting, running)
 
 -- answers: what the repetition of a command finds.
 INSERT INTO ledger.answer (command_id, kept_until, body)

@@ -26,6 +26,7 @@ from turnstile.executor.leader.admission import Admission, Source, source_of
 from turnstile.executor.leader.commands import Definitions, undivided
 from turnstile.executor.leader.dispatcher import send_changes, send_offers
 from turnstile.executor.leader.loading import state_of
+from turnstile.executor.leader.minutes import Minutes
 from turnstile.executor.leader.outbox import RESULT_BYTES_MAX, Outbox, changes_of, event_of
 from turnstile.executor.leader.ports import (
     Broker,
@@ -147,9 +148,10 @@ class Leadership:
         self.sessions = Sessions(loaded.epoch, self.state, loaded.workers, now, offset=self._offset)
         self.definitions = Definitions(loaded.definitions, loaded.action_ids)
         self.schedules = Schedules(loaded.schedules, self.definitions.of_kind("schedule"))
-        self.admission = Admission(loaded.early_cancels, self.state, self.definitions)
+        self.admission = Admission(loaded.early_cancels, loaded.singletons, self.state, self.definitions)
         self.outbox = Outbox(loaded.events, loaded.newest_event_id, result_bytes_max=event_result_bytes_max)
         self.watchdog = Watchdog(stop_seconds)
+        self.minutes = Minutes(loaded.epoch, self.state, max(loaded.now, loaded.instant_max))
         self.carried: list[Input] = []
         """Inputs that follow from the decisions of the last turn."""
         self.is_unfinished = False
@@ -326,6 +328,7 @@ class Turns:
             taken.keep(lead.definitions.unfinished)
             _passed(CrashPoint.TURN_DECIDED, taken)
             rows = rows_of(lead.state, lead.memory, out)
+            lead.minutes.add(lead.state, out)
         except (AssertionError, KeyError, IndexError, ValueError) as broken:
             self._refuse(taken)
             raise Reload from broken
@@ -344,12 +347,13 @@ class Turns:
             schedules_over=[name for name, row in lead.schedules.changed.items() if row is None],
             definitions=lead.definitions.rows, action_ids=lead.definitions.new_action_ids,
             audit=lead.definitions.log.rows, early_cancels=lead.admission.early_rows,
-            early_cancels_over=lead.admission.early_over, events=lead.outbox.take_new(),
+            early_cancels_over=lead.admission.early_over, singletons=lead.admission.singletons.rows,
+            singletons_over=lead.admission.singletons.over, events=lead.outbox.take_new(),
             events_over=lead.outbox.take_confirmed(),
             answers=[(key, json.dumps(body).encode()) for key, body in answers],
             outcomes=[(key, json.dumps(body).encode()) for key, body in lead.admission.outcomes],
             inbox_begun=lead.definitions.begun,
-            inbox_over=taken.decided, bodies_over=taken.body_ids,
+            inbox_over=taken.decided, bodies_over=taken.body_ids, minutes=lead.minutes.take(),
         )  # fmt: skip
         turn = await self._write(lead, turn, taken)
         if self.audience is not None:
@@ -366,6 +370,12 @@ class Turns:
         self._publishing = asyncio.ensure_future(self._publish(lead, taken, events, out))
         # It writes to the connections before the next turn begins.
         await asyncio.sleep(0)
+
+    async def last_turns(self, lead: Leadership) -> None:
+        """Write what the minute that has begun has counted, before another executor leads."""
+        lead.minutes.close(lead.state, lead.state.now)
+        while lead.minutes.is_due:
+            await self._turn(lead, Taken())
 
     async def _inputs(self, lead: Leadership, taken: Taken) -> list[Input]:
         """Return the inputs of a turn: what time and the last turn led to, then what was taken, in order."""

@@ -4,6 +4,7 @@ In: names, and where a page starts. Out: schemas. Raises Unavailable while no le
 order, and counts that do not add up would be worse than none.
 """
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 import asyncpg
@@ -12,7 +13,7 @@ from pydantic import BaseModel
 from turnstile.common.database import Database
 from turnstile.common.domain.errors import Unavailable
 from turnstile.common.fields import PRIORITIES, UNITS_MAX
-from turnstile.common.schemas import KeyStats, QueueStats, WaitingCounts
+from turnstile.common.schemas import GateUse, KeyStats, QueueStats, WaitingCounts, WaitingFor
 from turnstile.executor.asking.asker import Asker
 from turnstile.executor.queries.explained import instant
 from turnstile.executor.queries.read_limiter import LimitedReader, ReadLimiter
@@ -29,7 +30,10 @@ from turnstile.executor.queries.schemas import (
 )
 from turnstile.executor.queries.stopping import Run
 from turnstile.executor.questions import protocol
+from turnstile.executor.questions.explain import Bound, Bounds
 from turnstile.executor.questions.protocol import (
+    Answered,
+    BoundsOf,
     PoolQueue,
     Question,
     QueueOf,
@@ -83,9 +87,16 @@ class QueueReader(LimitedReader):
                 "oldest_enqueued_at": instant(found.stats.oldest_enqueued_at),
                 "last_updated": instant(answer.at),
                 "waiting": WaitingCounts(**found.stats.waiting),
+                "why": waiting_for(found.stats.why),
+                "gates": tuple(_shown(GateUse, each) for each in found.stats.gates),
                 "by_key": tuple(_shown(KeyStats, each) for each in found.stats.by_key),
             }
         )
+
+    async def bounds(self, refs: Sequence[str]) -> dict[str, Bounds]:
+        """Return what keeps the executions of these actions waiting; nothing while no leader answers."""
+        answer = await self._asker.ask(BoundsOf(action_refs=tuple(refs))) if refs else None
+        return {each.action_ref: each for each in answer.body} if isinstance(answer, Answered) else {}
 
     async def queue(
         self, ref: str, *, concurrency_key: str | None, start: QueueStart, limit: int
@@ -172,6 +183,11 @@ class QueueReader(LimitedReader):
         if isinstance(answer, Unanswered):
             raise _unavailable(answer)
         return answer.body
+
+
+def waiting_for(why: Iterable[tuple[Bound, int]]) -> tuple[WaitingFor, ...]:
+    """Return what executions wait for as schemas."""
+    return tuple(WaitingFor(count=count, **bound._asdict()) for bound, count in why)
 
 
 def _unavailable(unanswered: Unanswered) -> Unavailable:

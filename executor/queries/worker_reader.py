@@ -62,13 +62,23 @@ class WorkerReader(LimitedReader):
         self._asker, self._stop_timeout_seconds = asker, stop_timeout_seconds
 
     async def workers(
-        self, *, states: Sequence[WorkerState] | None, start: WorkerStart | None, limit: int
+        self,
+        *,
+        states: Sequence[WorkerState] | None,
+        start: WorkerStart | None,
+        limit: int,
+        action_ref: str | None = None,
     ) -> tuple[list[WorkerDetail], WorkerStart | None]:
-        """Return workers, the newest first, and where the next page starts."""
+        """Return workers, the newest first, and where the next page starts.
+
+        With `action_ref`: those that serve the action, which only the leader knows.
+        """
         after = (None, None) if start is None else start
-        known = _columns(await self._living())
+        known = _columns(await self._living(action_ref))
         async with self.snapshot() as connection:
-            found = await connection.fetch(_STATEMENTS["workers"], states, *after, limit + 1, None, *known)
+            found = await connection.fetch(
+                _STATEMENTS["workers"], states, *after, limit + 1, None, *known, action_ref
+            )
         return page_of(
             found, limit, lambda row: WorkerDetail(**row), lambda last: WorkerStart(last.started_at, last.id)
         )
@@ -112,15 +122,15 @@ class WorkerReader(LimitedReader):
             living = [] if answer.body is None else [answer.body.worker]
         async with self.snapshot() as connection:
             return await connection.fetchrow(
-                _STATEMENTS["workers"], None, None, None, 1, worker_id, *_columns(living)
+                _STATEMENTS["workers"], None, None, None, 1, worker_id, *_columns(living), None
             )
 
-    async def _living(self) -> list[protocol.WorkerState] | None:
-        """Return what the leader knows of all workers; None: no leader answers."""
+    async def _living(self, action_ref: str | None) -> list[protocol.WorkerState] | None:
+        """Return what the leader knows of all workers, or of an action's; None: no leader answers."""
         found: list[protocol.WorkerState] = []
         after_id: str | None = ""
         while after_id is not None:
-            answer = await self._asker.ask(Workers(after_id=after_id, limit=PAGE_MAX))
+            answer = await self._asker.ask(Workers(after_id=after_id, limit=PAGE_MAX, action_ref=action_ref))
             if isinstance(answer, Unanswered):
                 return None
             found += answer.body.items

@@ -3,7 +3,8 @@
 -- $1 states, $2 started before, $3 with an id below this one where they started together, $4 rows, $5 only
 -- the one with this id. What the leader knows of those that live, in arrays: $6 ids, $7 whether it is lost,
 -- $8 seconds that its lease has left, $9 seconds since it was heard, or null, $10 its running attempts. $11:
--- whether the leader answered; else the rows count what runs.
+-- whether the leader answered; else the rows count what runs. $12 not null: only workers that it named, which
+-- serve this action.
 SELECT w.worker_id AS id, w.name, coalesce(w.about ->> 'host', '') AS host,
        CASE WHEN w.about ->> 'pid' ~ '^[0-9]{1,9}$' THEN (w.about ->> 'pid')::integer ELSE 0 END AS pid,
        w.pools, w.concurrency, state.state,
@@ -35,6 +36,7 @@ CROSS JOIN LATERAL (
                 ELSE 'live' END AS state
 ) state
 WHERE ($5::text IS NULL OR w.worker_id = $5)
+  AND ($12::text IS NULL OR l.id IS NOT NULL)
   AND ($1::text[] IS NULL OR state.state = ANY ($1))
   AND ($2::timestamptz IS NULL OR (w.registered_at, w.worker_id) < ($2, $3::text))
 ORDER BY w.registered_at DESC, w.worker_id DESC LIMIT $4

@@ -16,10 +16,14 @@ from turnstile.executor.questions import protocol
 from turnstile.executor.questions.changes import ChangeLog, QueueName
 from turnstile.executor.questions.estimate import Durations, estimated_start
 from turnstile.executor.questions.explain import (
+    Bounds,
     Counted,
     Place,
+    bounds_of,
+    counts_by_bound,
     explain,
     is_closed,
+    limited,
     stop_of,
     with_slots,
 )
@@ -49,6 +53,7 @@ from turnstile.executor.questions.protocol import (
     WorkersPage,
     WorkerState,
 )
+from turnstile.executor.questions.stops import stops
 from turnstile.executor.queue_manager.state import (
     ActionState,
     Execution,
@@ -88,7 +93,7 @@ class Known(Protocol):
         """Return the present instant of the leader's clock."""
 
 
-def answer(question: Question[Any], known: Known) -> Steps[object]:
+def answer(question: Question[Any], known: Known) -> Steps[object]:  # noqa: PLR0912
     """Answer a question in steps."""
     state = known.state
     match question:
@@ -98,6 +103,8 @@ def answer(question: Question[Any], known: Known) -> Steps[object]:
             return _live(question, state)
         case protocol.Stats():
             return _stats(question, state)
+        case protocol.BoundsOf():
+            return _bounds(question, state)
         case protocol.QueueOf():
             return _queue_of(question, state)
         case protocol.ResourceQueue():
@@ -106,6 +113,8 @@ def answer(question: Question[Any], known: Known) -> Steps[object]:
             return pool_queue(question, state)
         case protocol.Gates():
             return gates(question, state)
+        case protocol.Stops():
+            return stops(question, state)
         case protocol.Workers():
             return _workers(question, known)
         case protocol.WorkerOf():
@@ -232,7 +241,7 @@ def queue_stats(state: State, ref: str) -> Steps[QueueStats | None]:
     if action is None:
         return None
     queues = list(action.queues.values())
-    length = ready = delayed = active = 0
+    length = ready = full = delayed = active = 0
     longest: list[tuple[int, int, str, Queue]] = []
     oldest = min(((each.id, each.queued_at) for each in action.holding), default=None)
     for start in range(0, len(queues), _STEP):
@@ -241,6 +250,7 @@ def queue_stats(state: State, ref: str) -> Steps[QueueStats | None]:
         part = queues[start : start + _STEP]
         length += sum(queue.length for queue in part)
         ready += sum(queue.startable for queue in part)
+        full += sum(map(limited, part))
         delayed += sum(queue.delayed for queue in part)
         active += sum(queue.active for queue in part)
         keys = (
@@ -250,13 +260,14 @@ def queue_stats(state: State, ref: str) -> Steps[QueueStats | None]:
         lists = chain.from_iterable(queue.waiting.values() for queue in part)
         heads = ((waiting.first(), waiting.first_queued_at()) for waiting in lists)
         oldest = min(chain(heads, () if oldest is None else (oldest,)), default=None)
-    holding = len(action.holding)
+    holding, bounds = len(action.holding), bounds_of(state, action)
     return QueueStats(
         queue_length=length + holding, active_count=active, held_waiting=holding,
         delayed=delayed, max_concurrent=action.definition.max_concurrent,
         oldest_enqueued_at=None if oldest is None else oldest[1], total_enqueued=action.enqueued,
         total_completed=action.completed, paused=action.definition.paused,
         waiting=_by_reason(state, action, length, ready),
+        why=counts_by_bound(bounds, length, ready, full).most_common(), gates=bounds.gates,
         by_key=tuple(_of_key(queue) for *_, queue in longest),
     )  # fmt: skip
 
@@ -268,6 +279,15 @@ def _by_reason(state: State, action: ActionState, length: int, ready: int) -> di
     for execution in action.holding:
         counts[stop_of(state, execution).reason] += 1
     return counts
+
+
+def _bounds(question: protocol.BoundsOf, state: State) -> Steps[tuple[Bounds, ...]]:
+    found: list[Bounds] = []
+    for ref in question.action_refs:
+        if (action := state.actions.get(ref)) is not None:
+            found.append(bounds_of(state, action))
+            yield
+    return tuple(found)
 
 
 def _of_key(queue: Queue) -> KeyStats:
@@ -316,6 +336,10 @@ def _at_workers(workers: Iterable[Worker]) -> Iterator[Execution]:
 def _workers(question: protocol.Workers, known: Known) -> Steps[WorkersPage]:
     yield from ()
     found = (each for each in known.workers() if each.worker_id > question.after_id)
+    if question.action_ref is not None:
+        action = known.state.actions.get(question.action_ref)
+        crew = set() if action is None else {each.id for each in action.crew.workers}
+        found = (each for each in found if each.worker_id in crew)
     first = nsmallest(question.limit + 1, found, key=lambda each: each.worker_id)
     items = tuple(first[: question.limit])
     return WorkersPage(items=items, next_id=items[-1].worker_id if len(first) > len(items) else None)
@@ -368,7 +392,7 @@ def _row(action: ActionState, name: QueueName, log: ChangeLog) -> QueueRow:
         action_ref=action.ref, key=name.key, length=queue.length + queue.holding,
         active=queue.active, held_waiting=queue.holding, max_concurrent=queue.limit,
         oldest_enqueued_at=None if head is None else head[1], head_id=None if head is None else head[0],
-        enqueued=enqueued, completed=completed,
+        startable=queue.startable, limited=limited(queue), enqueued=enqueued, completed=completed,
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ resource, a rate, or the workers (pool). Nothing here changes what is decided. A
 searched among the first ones only, whatever waits there and however many keys an action has.
 """
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -122,6 +123,29 @@ class Stop(NamedTuple):
     window: RateWindow | None = None
 
 
+class Bound(NamedTuple):
+    """What keeps some executions waiting."""
+
+    reason: Counted
+    name: str = ""
+    """Of the resource or pool; of a rate: `action REF` or `resource NAME`."""
+    closed: Closed | None = None
+
+
+class Bounds(NamedTuple):
+    """What keeps the executions of an action waiting, and what is held of its gates."""
+
+    action_ref: str
+    next: Bound
+    """Of those that the limits of their queues let start."""
+    is_closed: bool
+    """Nothing that others release can help."""
+    holding: tuple[tuple[str, Bound, int], ...]
+    """Those that hold units already: by key, what they wait for, and how many."""
+    gates: tuple[Step, ...]
+    """But for its queues."""
+
+
 class Place(NamedTuple):
     """An execution that waits, in an order."""
 
@@ -209,8 +233,11 @@ def _path(state: State, execution: Execution, on: WaitingOn) -> tuple[Step, ...]
 
 
 def _gates(state: State, queue: Queue) -> Iterator[Step]:
-    action = queue.action
     yield Step("queue", "not_reached", 1, queue.held - queue.surplus, queue.limit)
+    yield from _shared_gates(state, queue.action)
+
+
+def _shared_gates(state: State, action: ActionState) -> Iterator[Step]:
     if (total := action.definition.max_concurrent_total) is not None:
         yield Step("total", "not_reached", 1, action.held, total)
     yield from _rate_step(state, action.window)
@@ -400,6 +427,54 @@ def _stop_at_gates(state: State, member: Member) -> Stop:
         return Stop("resource", gate=gate)
     stop = Stop("pool") if ahead is None else _stop_at_gates(state, ahead.member)
     return stop if stop.reason == "pool" else Stop("resource", gate=gate)
+
+
+# All that wait of an action.
+
+
+def bounds_of(state: State, action: ActionState) -> Bounds:
+    """Return what keeps the executions of an action waiting."""
+    stop = stop_of(state, action)
+    holding = Counter((each.queue.key, _bound(action, stop_of(state, each))) for each in action.holding)
+    return Bounds(
+        action_ref=action.ref, next=_bound(action, stop), is_closed=is_closed(stop),
+        holding=tuple((*each, count) for each, count in holding.items()),
+        gates=tuple(_shared_gates(state, action)),
+    )  # fmt: skip
+
+
+def _bound(action: ActionState, stop: Stop) -> Bound:
+    pool = action.crew.pool.definition
+    if stop.reason in ("pool", "no_worker"):
+        return Bound(stop.reason, pool.name, "paused" if pool.paused else None)
+    if stop.window is not None:
+        return Bound(stop.reason, stop.window.name)
+    return Bound(stop.reason, "" if stop.gate is None else stop.gate.definition.name, stop.closed)
+
+
+def limited(queue: Queue) -> int:
+    """Return how many wait for nothing but a slot of their queue: what has its slots is at workers."""
+    return 0 if queue.startable or queue.holding else queue.length
+
+
+def counts_by_bound(
+    bounds: Bounds, length: int, startable: int, limited: int, key: str | None = None
+) -> Counter[Bound]:
+    """Return how many executions wait for what in the end, in the queue of one key or in all of an action.
+
+    `length` are those that hold no units yet. What waits behind others waits for what these wait for: a slot
+    that is free, or is held by an execution that waits itself, is not what it lacks.
+    """
+    counts = Counter[Bound]()
+    for of_key, bound, count in bounds.holding:
+        if key in (None, of_key):
+            counts[bound] += count
+    is_held = counts and not startable and not bounds.is_closed
+    behind = counts.most_common(1)[0][0] if is_held else bounds.next
+    limited = 0 if bounds.is_closed else min(limited, length)
+    counts[behind] += length - limited
+    counts[Bound("limit")] += limited
+    return +counts
 
 
 # Holders.

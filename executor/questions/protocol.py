@@ -14,7 +14,7 @@ import msgspec
 
 from turnstile.common.domain.states import Status
 from turnstile.executor.questions.estimate import Interval
-from turnstile.executor.questions.explain import Counted, Explanation
+from turnstile.executor.questions.explain import Bound, Bounds, Closed, Counted, Explanation, Step
 
 EXPLAINED_MAX: Final = 100
 """Most executions in one `Explain`."""
@@ -96,7 +96,9 @@ class KeyStats(NamedTuple):
 
 
 class QueueStats(NamedTuple):
-    """The queues of an action. `queue_length` has what waits at later gates, and is the sum of `waiting`.
+    """The queues of an action. `queue_length` has what waits at later gates.
+
+    It is the sum of `waiting`, and of `why`.
 
     `active_count` has at most the limit of each queue: what waits in a run is in neither (`runs`).
     """
@@ -112,6 +114,11 @@ class QueueStats(NamedTuple):
     total_completed: int
     paused: bool
     waiting: dict[Counted, int]
+    """How many wait for what first."""
+    why: list[tuple[Bound, int]]
+    """How many wait for what in the end, the most first."""
+    gates: tuple[Step, ...]
+    """What is held of its gates, but for its queues."""
     by_key: tuple[KeyStats, ...]
     """The longest queues of keys."""
 
@@ -279,6 +286,63 @@ class GateGauges:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StarvedKey:
+    """The key that waits longest without a slot while other keys hold the total of its action."""
+
+    key: str
+    waiting: int
+    oldest_enqueued_at: float
+    holder: str
+    """The key that holds most slots."""
+    holder_slots: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionStop:
+    """What keeps the next execution of an action from its start; a limit only where it is 0."""
+
+    action_ref: str
+    pool: str
+    reason: Counted
+    closed: Closed | None
+    resource: str
+    """The resource, or the owner of the rate; "": the action or its pool."""
+    units: int
+    """What one execution needs of it."""
+    capacity: int
+    """Slots, units, worker slots, or starts per `per_seconds`."""
+    held: int
+    per_seconds: float
+    waiting: int
+    """What the limits of the queues let start; if nothing can start, all that waits in them."""
+    oldest_enqueued_at: float
+    starved: StarvedKey | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleUnits:
+    """A resource whose units are held by executions that wait at a later gate."""
+
+    resource: str
+    rank: int
+    capacity: int
+    held_waiting: int
+    reason: Counted
+    """What the first of them waits for."""
+    later: str
+    """The resource for which it waits; "": none."""
+    since: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopsOfActions:
+    """At most `PAGE_MAX` of each; of the actions those whose work has waited longest."""
+
+    actions: tuple[ActionStop, ...]
+    idle: tuple[IdleUnits, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueueRow:
     """One queue as the dashboard lists it. All zero: nothing waits there or is held any more."""
 
@@ -292,6 +356,10 @@ class QueueRow:
     head_id: int | None = None
     """The smallest id that waits."""
     max_concurrent: int | None = None
+    startable: int = 0
+    """How many of those that hold no units its limit lets start."""
+    limited: int = 0
+    """How many of them wait for nothing but a slot."""
     enqueued: int = 0
     """Since changes are noted: with a new cursor it begins anew."""
     completed: int = 0
@@ -388,6 +456,13 @@ class Stats(Question[StatsPage]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BoundsOf(Question[tuple[Bounds, ...]]):
+    """What keeps the executions of these actions waiting; an unknown one is left out."""
+
+    action_refs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueueOf(Question[QueuePage | None]):
     """What waits in the queues of an action, or in that of one key, and who holds their slots."""
 
@@ -418,10 +493,11 @@ class PoolQueue(Question[GatePage | None]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers(Question[WorkersPage]):
-    """All workers, a page at a time."""
+    """All workers, or those that serve an action, a page at a time."""
 
     after_id: str = ""
     limit: int = 100
+    action_ref: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -434,6 +510,11 @@ class WorkerOf(Question[WorkerDetail | None]):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gates(Question[GateGauges]):
     """All resources and pools in numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stops(Question[StopsOfActions]):
+    """What keeps the actions with waiting work from their next start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -453,12 +534,14 @@ _ANSWERS: Final[Mapping[type[Any], Any]] = {
     Explain: tuple[Explained, ...],
     Live: tuple[LiveExecution | None, ...],
     Stats: StatsPage,
+    BoundsOf: tuple[Bounds, ...],
     QueueOf: QueuePage | None,
     ResourceQueue: GatePage | None,
     PoolQueue: GatePage | None,
     Workers: WorkersPage,
     WorkerOf: WorkerDetail | None,
     Gates: GateGauges,
+    Stops: StopsOfActions,
     Changes: ChangesPage,
     Leading: LeaderState,
 }
@@ -532,7 +615,9 @@ def check(question: Question[Any]) -> None:
             raise InvalidQuestion(f"{len(executions)} executions; expected at most {EXPLAINED_MAX}")
         case Live(executions=executions) if len(executions) > LIVE_MAX:
             raise InvalidQuestion(f"{len(executions)} executions; expected at most {LIVE_MAX}")
-        case Stats(action_refs=refs) if refs is not None and len(refs) > PAGE_MAX:
+        case Stats(action_refs=refs) | BoundsOf(action_refs=refs) if (
+            refs is not None and len(refs) > PAGE_MAX
+        ):
             raise InvalidQuestion(f"{len(refs)} actions; expected at most {PAGE_MAX}")
         case ResourceQueue(offset=offset) | PoolQueue(offset=offset) if offset < 0:
             raise InvalidQuestion(f"offset {offset}; expected 0 or more")

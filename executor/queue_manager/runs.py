@@ -127,6 +127,7 @@ def add_surplus(queue: Queue, worker: Worker, place: tuple[int, int]) -> None:
     """Note that one more with this priority and id is granted to the run of a queue."""
     queue.surplus += 1
     worker.surplus += 1
+    queue.action.surplus += 1
     queue.home, queue.last = worker, max(queue.last, place)
 
 
@@ -140,6 +141,7 @@ def _set_surplus(state: State, queue: Queue, surplus: int) -> None:
     if surplus != queue.surplus:
         assert queue.home is not None
         queue.home.surplus += surplus - queue.surplus
+        queue.action.surplus += surplus - queue.surplus
         state.changed_workers[queue.home] = None
         queue.surplus = surplus
         if not surplus:

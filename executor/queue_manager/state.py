@@ -309,6 +309,8 @@ class ActionState:
     queues: dict[str, Queue] = field(default_factory=dict)
     held: int = 0
     """Slots of all its queues."""
+    surplus: int = 0
+    """How many of these are in runs beyond what may run at once."""
     startable: int = 0
     """How many the limits of its queues let start."""
     clock: FairClock | None = None
@@ -343,6 +345,11 @@ class ActionState:
 
     def __post_init__(self) -> None:
         self.action, self.ref = self, self.definition.ref
+
+    @property
+    def slots_used(self) -> int:
+        """How many slots are in use, those of executions that wait at later gates included."""
+        return self.held - self.surplus
 
     @property
     def has_gates(self) -> bool:

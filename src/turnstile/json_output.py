@@ -16,15 +16,17 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.exit_codes import MEANINGS, ExitCode
-from turnstile.common.schemas import QueueStats
+from turnstile.common.schemas import History, QueueStats
 from turnstile.executor.api.actions import ActionDeleted
+from turnstile.executor.api.attention import Attention
 from turnstile.executor.api.bulk import BulkItem
 from turnstile.executor.api.dead_letters import DeadLetterDetail, RefusedLetter
-from turnstile.executor.api.executions import Acceptance, Cancelled, RetryAcceptance
+from turnstile.executor.api.executions import Acceptance, Cancelled
 from turnstile.executor.api.gates import ResourceDeleted
 from turnstile.executor.api.keys import KeyDeleted
 from turnstile.executor.api.problems import Problem
 from turnstile.executor.api.queues import QueueWithHistory
+from turnstile.executor.api.retry import RetryAcceptance
 from turnstile.executor.api.schedules import Occurrences, ScheduleDeleted
 from turnstile.executor.api.webhooks import RefusedWebhook, WebhookDetail
 from turnstile.executor.cli.backup import RestoreStep
@@ -42,6 +44,7 @@ from turnstile.executor.cli.documents import (
     ScheduleDeletionPlan,
     TopScreen,
 )
+from turnstile.executor.dashboard.failures import ActionFailures
 from turnstile.executor.doctor.findings import Finding
 from turnstile.executor.history.bulk_selection import LeftOut
 from turnstile.executor.queries.audit import AuditReport
@@ -153,9 +156,12 @@ JSON_OUTPUT: Final = {
     "executor retry": JsonOutput(type=RetryAcceptance | _Bulk, for_each=_BY_ID),
     "executor audit": JsonOutput(type=AuditReport),
     "executor audit-log": JsonOutput(type=ItemPage[AuditLogEntry]),
+    "executor attention": JsonOutput(type=Attention),
+    "executor history": JsonOutput(type=History),
     "executor top": JsonOutput(type=TopScreen[QueueWithHistory, WorkerDetail]),
     "executor actions list": JsonOutput(type=Items[StoredAction]),
     "executor actions show": JsonOutput(type=ActionDetail),
+    "executor actions failures": JsonOutput(type=ActionFailures),
     "executor actions apply": JsonOutput(type=AppliedFile),
     "executor actions pause": JsonOutput(type=ActionDetail, for_each="action"),
     "executor actions resume": JsonOutput(type=ActionDetail, for_each="action"),

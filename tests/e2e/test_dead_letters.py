@@ -9,7 +9,6 @@ import pytest
 import pytest_asyncio
 
 from tests.support.environment import Environment
-from tests.support.history import History
 from tests.support.traffic import ask, publishing, request, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -60,8 +59,3 @@ async def test_a_dead_letter_is_replayed_with_its_body_corrected_and_runs_once(e
     await ask(env.amqp_url, lambda to: [request({"action_ref": "noop"}, reply_to=to)])
     assert (await env.stats("noop"))["total_enqueued"] == before + 2
     await letters(env, 0)
-
-
-async def stored(history: History) -> list[str]:
-    rows = await history.rows("SELECT message_id FROM ledger.dead_letter ORDER BY died_at, id")
-    return [row["message_id"] for row in rows]

@@ -6,6 +6,7 @@ import { showHeader } from "./identity.js";
 import { Live } from "./live.js";
 import { slotsInUse, termsOf } from "./parts.js";
 import { route } from "./router.js";
+import { listenForKeys, searchField } from "./search.js";
 
 const STATES = { live: "Live", lost: "Connection lost; reconnecting", paused: "Paused",
   refused: "Updated every 5 s" };
@@ -42,7 +43,7 @@ const COUNTED_MAX = 1000;
 function showAlerts() {
   for (const [tab, href, valueOf, words] of ALERTS) {
     const link = el("a", { class: "alert", href, hidden: true });
-    document.querySelector(`nav a[href="${tab}"]`).after(link);
+    document.querySelector(`#screens a[href="${tab}"]`).after(link);
     live.on("overview", (all) => {
       const value = valueOf(all) ?? 0;
       const shown = value > COUNTED_MAX ? `${count(COUNTED_MAX)}+` : count(value);
@@ -78,6 +79,16 @@ live.on("state", (state) => {
   document.getElementById("overview").hidden = state === "refused";
   text(node, STATES[state]);
 });
+/** On a phone the links are behind one button. */
+function showMenu() {
+  const menu = document.getElementById("menu");
+  menu.addEventListener("click", () => { menu.ariaExpanded = String(menu.ariaExpanded !== "true"); });
+}
+
+const finder = searchField();
+document.getElementById("finder").append(finder);
+listenForKeys(finder);
+showMenu();
 showTotals();
 showAlerts();
 route(showHeader(), live);

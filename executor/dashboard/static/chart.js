@@ -1,5 +1,5 @@
-// The length of a queue over the last five minutes: as a line in a list, and as a chart with axes, of which
-// each value is read under the pointer or by the arrow keys.
+// Values over time: as a line in a list, and as a chart with axes, of which each value is read under the
+// pointer, by the arrow keys, or in a table.
 
 import { el, render, svg } from "./dom.js";
 import { count, counted, duration, short } from "./format.js";
@@ -39,65 +39,116 @@ function linesOf(depths, top, width, height, margin) {
   ];
 }
 
-/** A chart whose `update(depths)` takes the lengths. */
-export function depthChart() {
+/** The line through the known values, with a gap where one is unknown. */
+function lineOf(values, top, width, height, kind) {
+  const step = width / Math.max(1, values.length - 1);
+  const parts = values.map((value, index) => {
+    if (value === null) return "";
+    const at = `${(index * step).toFixed(1)} ${(height - (value / top) * height).toFixed(1)}`;
+    return (values[index - 1] ?? null) === null ? `M${at}h.1` : `L${at}`;
+  });
+  return svg("path", { class: `line ${kind}`, d: parts.join("") });
+}
+
+/**
+ * A chart of one or two lines: `series` are [name, kind] pairs, `format(value)` writes a value, and
+ * `describe(value, name)` says what it is.
+ * `update(values, times)` takes the values of each line, null: unknown, and the words of each time, the
+ * oldest first. A chart without a known value is hidden: axes alone would look like no work.
+ */
+export function chart({ title, series, format = count,
+  describe = (value, name) => `${name} ${written(value, format)}`, shows = (values) => values.flat().some((each) =>
+  each !== null) }) {
   const node = el("figure", { class: "chart", hidden: true });
+  const rows = el("details", { class: "values-table", on: { toggle: () => tabulate() } });
   const [width, height] = [600, 100];
-  let depths = [];
+  let [lines, times] = [[], []];
   let selected = null;
 
+  const last = () => Math.max(0, times.length - 1);
   function select(index) {
-    selected = index === null ? null : Math.max(0, Math.min(depths.length - 1, index));
+    selected = index === null ? null : Math.max(0, Math.min(last(), index));
     draw();
   }
   function point({ clientX, currentTarget }) {
     const box = currentTarget.getBoundingClientRect();
-    select(Math.round(((clientX - box.left) / box.width) * (depths.length - 1)));
+    select(Math.round(((clientX - box.left) / box.width) * last()));
   }
   function step(event) {
     const by = STEPS[event.key];
     if (by === undefined) return;
     event.preventDefault();
-    select((selected ?? depths.length - 1) + by);
+    select((selected ?? last()) + by);
   }
   function wordsAt(index) {
-    const ago = (depths.length - 1 - index) * SPAN_SECONDS;
-    const words = depths[index] === null ? "not recorded" : counted(depths[index], "execution");
-    return `${words}, ${ago ? `${duration(ago)} ago` : "now"}`;
+    const values = series.map(([name], line) => describe(lines[line]?.[index] ?? null, name));
+    return `${values.join(", ")}, ${times[index] ?? ""}`;
+  }
+  function tabulate() {
+    const open = rows.open && times.map((time, index) => el("tr", {}, el("th", { scope: "row" }, time),
+      lines.map((values, line) => el("td", { class: "number", "data-label": series[line][0] },
+        written(values[index], format)))));
+    render(rows, el("summary", {}, "Values"), open && el("table", {},
+      el("caption", { class: "spoken" }, title),
+      el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Time"),
+        series.map(([name]) => el("th", { scope: "col", class: "number" }, name)))),
+      el("tbody", {}, open)));
   }
   function draw() {
-    const last = Math.max(0, depths.length - 1);
-    const index = Math.min(selected ?? last, last);
-    const most = Math.max(2, ...depths);
+    const index = Math.min(selected ?? last(), last());
+    const most = Math.max(...lines.flat().map((value) => value ?? 0));
     // An even maximum, so that the middle is a whole number.
-    const top = most + (most % 2);
-    const at = (width * index) / Math.max(1, last);
+    const top = format === count ? Math.max(2, most + (most % 2)) : most || 1;
+    const at = (width * index) / Math.max(1, last());
     const leave = () => select(null);
+    const names = series.length > 1
+      && series.map(([name, kind]) => el("span", { class: `name ${kind}` }, name));
     render(node,
-      el("figcaption", {}, el("span", {}, "Waiting executions"),
+      el("figcaption", {}, el("span", {}, el("strong", {}, title), names),
         el("output", {}, selected === null ? "" : wordsAt(index))),
       el("div", { class: "values", "aria-hidden": "true" },
-        [top, top / 2, 0].map((value) => el("span", {}, count(value)))),
+        [top, top / 2, 0].map((value) => el("span", {}, value ? format(value) : "0"))),
       el("div", {
-        class: "plot", tabindex: 0, role: "slider", "aria-label": "Waiting over the last minutes, by time",
-        "aria-valuemin": 0, "aria-valuemax": last, "aria-valuenow": index, "aria-valuetext": wordsAt(index),
+        class: "plot", tabindex: 0, role: "slider", "aria-label": `${title} over time`,
+        "aria-valuemin": 0, "aria-valuemax": last(), "aria-valuenow": index, "aria-valuetext": wordsAt(index),
         on: { pointermove: point, pointerdown: point, pointerleave: leave, blur: leave, keydown: step,
-          focus: () => select(last) },
+          focus: () => select(last()) },
       }, svg("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" },
         svg("path", { class: "middle", d: `M0 ${height / 2}H${width}` }),
-        linesOf(depths, top, width, height, 0),
+        lines.map((values, line) => lineOf(values, top, width, height, series[line][1])),
         selected !== null && svg("path", { class: "mark", d: `M${at.toFixed(1)} 0V${height}` }))),
       el("div", { class: "times", "aria-hidden": "true" },
-        el("span", {}, `${duration(last * SPAN_SECONDS)} ago`), el("span", {}, "now")));
+        el("span", {}, times[0]), el("span", {}, times.at(-1))));
   }
   return {
-    node,
-    /** Without a known value, as just after the first viewer came, axes alone would look like no work. */
-    update(lengths) {
-      node.hidden = !lengths?.some((depth) => depth !== null);
-      if (node.hidden) return;
-      depths = lengths;
+    node: el("div", { class: "charted" }, node, rows),
+    update(values, words) {
+      const isShown = shows(values);
+      node.hidden = rows.hidden = !isShown;
+      if (!isShown) return;
+      [lines, times] = [values, words];
       draw();
+      tabulate();
+    },
+  };
+}
+
+function written(value, format) {
+  return value === null ? "–" : format(value);
+}
+
+/** A chart of the length of a queue, whose `update(depths)` takes the lengths. */
+export function depthChart() {
+  const { node, update } = chart({ title: "Waiting executions", series: [["Waiting", "first"]],
+    describe: (depth) => (depth === null ? "not recorded" : counted(depth, "execution")) });
+  return {
+    node,
+    update(depths) {
+      const words = (_, index) => {
+        const ago = (depths.length - 1 - index) * SPAN_SECONDS;
+        return ago ? `${duration(ago)} ago` : "now";
+      };
+      update([depths ?? []], (depths ?? []).map(words));
     },
   };
 }

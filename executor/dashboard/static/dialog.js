@@ -8,7 +8,7 @@ import { Problem } from "./problem.js";
  * like `problem` at first. Resolves to whether the change was made. A `required` dialog cannot be closed.
  */
 export function confirm({ title, words = [], fields = [], verb, dangerous = false, required = false,
-  problem = "", act }) {
+  problem = "", kind = "", act }) {
   return new Promise((resolve) => {
     const wrong = el("p", { class: "wrong", role: "alert" }, problem);
     const go = el("button", { type: "submit", class: dangerous ? "danger" : "primary" }, verb);
@@ -30,7 +30,7 @@ export function confirm({ title, words = [], fields = [], verb, dangerous = fals
     const form = el("form", { method: "dialog", on: { submit } },
       [words].flat().map((line) => el("p", {}, line)), fields, wrong,
       el("div", { class: "buttons" }, !required && button("Close", () => dialog.close()), go));
-    const dialog = open(title, "", [form], () => resolve(done), !required);
+    const dialog = open(title, kind, [form], () => resolve(done), !required);
     if (required) dialog.addEventListener("cancel", (event) => event.preventDefault());
   });
 }

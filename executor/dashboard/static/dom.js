@@ -87,9 +87,9 @@ function change(node, wanted) {
     return;
   }
   for (const { name } of [...node.attributes]) {
-    // Details stay open that were opened.
-    if (!wanted.hasAttribute(name) && !(name === "open" && node.matches("details")))
-      node.removeAttribute(name);
+    // Details stay open that were opened, and cards where they were placed.
+    const isKept = name === "style" || (name === "open" && node.matches("details"));
+    if (!wanted.hasAttribute(name) && !isKept) node.removeAttribute(name);
   }
   for (const { name, value } of wanted.attributes) attribute(node, name, value);
   listen(node, wanted.listeners ?? {});

@@ -8,8 +8,9 @@ import { auditLogOf } from "./audit_log.js";
 import { cancel, retry } from "./changes.js";
 import { loader } from "./list.js";
 import { logPart } from "./logs.js";
-import { afterChange, badge, elapsed, errorLine, executionLink, head, instant, listOf, none, poolLink,
-  queueLink, resourceLink, section, shortId, stoppingWords, termsOf, trail, workerLink } from "./parts.js";
+import { afterChange, badge, elapsed, errorLine, executionLink, gateLink, head, instant, listOf, none,
+  poolLink, queueLink, section, shortId, stoppingWords, termsOf, trail, workerLink } from "./parts.js";
+import { retryEdited } from "./submit.js";
 import { table } from "./table.js";
 
 /** So long after the grant of its slot, an execution that its worker has not started is shown as such. */
@@ -45,12 +46,6 @@ function progressOf(progress) {
         "aria-label": "Progress" }),
     el("span", {}, words), message && el("span", { class: "words" }, message),
     el("span", { class: "none" }, instant(progress.updated_at)));
-}
-
-/** A link to the resource that a gate is, or the name of the gate. */
-function gateLink(gate) {
-  const name = gate.startsWith("resource ") ? gate.slice("resource ".length) : null;
-  return name === null ? gate : ["resource ", resourceLink(name)];
 }
 
 const GATES = [
@@ -120,9 +115,13 @@ export function show(main, { id }, { live, signal }) {
   loading.now();
 }
 
-function buttonFor({ id, status }, reload) {
+function buttonFor(it, reload) {
+  const { id, status } = it;
   const route = "POST /executions/{execution_id}";
-  if (ENDS.includes(status)) return button("Retry", () => retry(id), { needs: `${route}/retry` });
+  if (ENDS.includes(status)) {
+    return [button("Edit and retry", () => retryEdited(it), { needs: `${route}/retry` }),
+      button("Retry", () => retry(id), { needs: `${route}/retry` })];
+  }
   return button("Cancel", () => afterChange(cancel(id, status === "running"), "Cancelled", reload),
     { class: "danger", needs: `${route}/cancel` });
 }

@@ -1,11 +1,13 @@
-// The screen of executions, newest first; search and page are kept in the address.
+// The screen of executions; search and page are kept in the address.
 
 import { el, render } from "./dom.js";
 import { between, duration } from "./format.js";
 import { bulkBar } from "./bulk.js";
-import { bulkFilterOf, searchForm } from "./executions_search.js";
+import { queryOf } from "./api.js";
+import { bulkFilterOf, builtInSearches, searchForm } from "./executions_search.js";
 import { list } from "./list.js";
 import { actionOf, elapsed, errorOf, executionLink, head, instant, shortId, statusOf } from "./parts.js";
+import { savedFilters } from "./saved_filters.js";
 import { table } from "./table.js";
 
 const PAGE = 50;
@@ -34,7 +36,8 @@ export function show(main, address, context) {
   const search = searchForm(address.parameters, { changed, typed: () => bulk.describe() });
   const bulk = bulkBar({ filter: () => listed && bulkFilterOf(listed), blocked,
     changed: () => executions.now() });
-  const shown = table("Executions, newest first", [bulk.column, ...COLUMNS],
+  const saved = savedFilters("executions", builtInSearches(), () => queryOf(search.address()));
+  const shown = table("Executions", [bulk.column, ...COLUMNS],
     { empty: "No matching executions." });
   const executions = list(address, context, {
     path: "executions", table: shown, size: PAGE, every: 3000, search: search.address,
@@ -44,7 +47,7 @@ export function show(main, address, context) {
     loaded(page, asked) {
       [listed, isFailed] = [asked, false];
       bulk.update(page.items);
-      render(words, wordsOf(page));
+      render(words, wordsOf(page, asked.order));
       outdate();
     },
     failed() {
@@ -71,18 +74,19 @@ export function show(main, address, context) {
   }
   function changed() {
     outdate();
+    saved.draw();
     executions.pages.changed();
   }
-  main.append(head("Executions", goTo()), search.tabs, search.node, executions.wrong, bulk.node, words,
-    ...executions.nodes);
+  main.append(head("Executions", goTo()), saved.node, search.tabs, search.node, executions.wrong, bulk.node,
+    words, ...executions.nodes);
   bulk.describe();
   executions.now();
 }
 
 /** A request reads a bounded part of the history: a short page is not necessarily the last one. */
-function wordsOf({ items, next_cursor: next, searched_until: until }) {
-  if (until) return ["The search was cut: executions created since ", instant(until),
-    " were searched. The next page continues with older ones."];
+function wordsOf({ items, next_cursor: next, searched_until: until }, order) {
+  if (until) return ["The search was cut: executions created ", order ? "until " : "since ", instant(until),
+    ` were searched. The next page continues with ${order ? "newer" : "older"} ones.`];
   return items.length < PAGE && next ? ["The next page may contain more."] : [];
 }
 

@@ -2,6 +2,7 @@
 // bulk filter.
 
 import { attribute, el, render, text } from "./dom.js";
+import { queryOf } from "./api.js";
 import { choices, filterForm } from "./list.js";
 import { tabs } from "./parts.js";
 
@@ -27,7 +28,18 @@ const FIELDS = [
   ["completed_before", "Ended before", "datetime-local"],
   ["priority", "Priority", PRIORITIES],
   ["worker_id", "Worker", "text"],
+  ["order", "Order", [["", "Newest first"], ["oldest", "Oldest first"]]],
 ];
+
+/** Searches that are always at hand, as [name, query] pairs. */
+export function builtInSearches() {
+  const today = new Date(new Date().setHours(0, 0, 0, 0)).toISOString();
+  return [
+    ["Failed today", { completed_after: today, status: "failed,timeout,abandoned" }],
+    ["Waiting, oldest first", { order: "oldest", status: "delayed,queued" }],
+    ["Running, oldest first", { order: "oldest", status: "scheduled,running" }],
+  ].map(([name, search]) => [name, queryOf(search)]);
+}
 
 /**
  * The form with the search of the address; `changed` is called for each new search, `typed` while one types.
@@ -78,7 +90,7 @@ export function searchForm(parameters, { changed, typed }) {
 }
 
 /** A search as a bulk operation takes it; null if it cannot be one. */
-export function bulkFilterOf({ metadata, priority, idempotency_key: idempotencyKey, ...found }) {
+export function bulkFilterOf({ metadata, priority, order: _, idempotency_key: idempotencyKey, ...found }) {
   if (idempotencyKey) return null;
   if (priority) found.priority = Number(priority);
   if (metadata) {

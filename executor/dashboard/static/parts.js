@@ -128,6 +128,30 @@ export function errorOf(error, status = "failed") {
   return el("span", { class: `error-text ${status}`, title: errorText(error) }, errorText(error));
 }
 
+/** What some executions wait for, like "39 wait: autocad", with a link to what that is. */
+export function waitOf({ count: waiting, ...bound }) {
+  return [waiting === 1 ? "1 waits: " : `${count(waiting)} wait: `, boundOf(bound)];
+}
+
+function boundOf({ reason, name, closed }) {
+  const state = closed && ` (${closed.replaceAll("_", " ")})`;
+  switch (reason) {
+    case "limit": return "the limit";
+    case "total": return ["the total", state];
+    case "resource": return [resourceLink(name), state];
+    case "rate": return ["rate of ", name.startsWith("resource ") ? gateLink(name) : "the action"];
+    case "pool": return ["workers of ", poolLink(name), state];
+    case "no_worker": return ["no worker in ", poolLink(name)];
+    default: return reason;
+  }
+}
+
+/** The name of a gate, with a link to the resource or pool that it is. */
+export function gateLink(gate) {
+  const [, before, kind, name] = /^(rate of |)(resource|pool) (.+)$/.exec(gate) ?? [];
+  return name ? [before, `${kind} `, kind === "pool" ? poolLink(name) : resourceLink(name)] : gate;
+}
+
 /** The executions of an action that failed. */
 export function failedLink(ref) {
   return `#/executions${queryOf({ action_ref: ref, status: "failed,timeout,abandoned" })}`;

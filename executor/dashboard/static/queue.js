@@ -1,26 +1,23 @@
-// The screen of one queue: slot holders, waiting executions in order, statistics and changes.
+// The screen of an action, or of the queue of one of its keys: slot holders, waiting executions in order,
+// statistics and changes.
 
-import { button, el, render, text } from "./dom.js";
-import { count, percent, perSecond, rate } from "./format.js";
+import { button, el, render } from "./dom.js";
+import { count, perSecond } from "./format.js";
 import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
-import { afterChange, badge, elapsed, errorLine, errorText, executionLink, failedLink, head, instant, keyOf,
-  none, occupancyOfAll, queueLink, section, shortId, slotsInUse, slotsOf, statusOf, termsOf, trail,
-} from "./parts.js";
+import { actionParts } from "./action.js";
+import { afterChange, badge, elapsed, errorLine, executionLink, head, keyOf, none, occupancyOfAll,
+  queueLink, section, shortId, slotsInUse, slotsOf, statusOf, termsOf, trail,
+  waitOf } from "./parts.js";
 import { actionPath, changeLimitOf, changePause, limitRoute } from "./changes.js";
 import { depthChart } from "./chart.js";
+import { editAction } from "./edit_action.js";
 import { keySettings } from "./keys.js";
 import { listPages, loader } from "./list.js";
 import { submitExecution } from "./submit.js";
 import { table } from "./table.js";
 
 const PAGE = 50;
-const WHY = [
-  ["limit", "for a slot"], ["total", "for the total of the action"], ["resource", "for a resource"],
-  ["rate", "for a start that a rate allows"], ["pool", "for a worker slot"],
-  ["paused", "because the action is paused"],
-  ["no_worker", "for a worker"],
-];
 const LOADING = "The state of the action is loading.";
 
 const HOLDERS = [
@@ -47,7 +44,6 @@ export function show(main, { ref, parameters }, { live, signal }) {
   const chart = depthChart();
   const why = el("p", { class: "why" });
   const metrics = el("dl", { class: "metrics" });
-  const failures = el("section", { class: "failed-lately", hidden: true, "aria-label": "Failures" });
   const holders = table("Slot holders", HOLDERS, { empty: "No slot is in use." });
   const waiting = table("Waiting executions, in order", WAITING, { empty: "Queue is empty." });
   const keys = table("Longest queues by key", [
@@ -58,6 +54,7 @@ export function show(main, { ref, parameters }, { live, signal }) {
   ], { keyOf: (each) => each.concurrency_key });
   const keysPart = el("section", { class: "tall", hidden: true }, el("h2", {}, "Longest queues by key"),
     keys.node);
+  const action = key === null ? actionParts(ref, signal) : null;
   const settings = keySettings(ref, key, signal);
   const pages = listPages({ parameters, path: `queues/${encodeURIComponent(ref)}`, search: () => ({ key }),
     reload: () => loading.now() });
@@ -66,7 +63,8 @@ export function show(main, { ref, parameters }, { live, signal }) {
       ask("GET", `${actionPath(ref)}/queue-stats`, { signal: mine }),
       ask("GET", `${actionPath(ref)}/queue`,
         { query: { concurrency_key: key, limit: PAGE, cursor: pages.cursor() }, signal: mine }),
-      ask("GET", "/queues", { query: { action_ref: ref, concurrency_key: key, limit: 1 }, signal: mine }),
+      ask("GET", "/queues", { query: { action_ref: ref, concurrency_key: key,
+        group: key === null ? "action" : null, limit: 1 }, signal: mine }),
     ]);
     const isOne = key !== null || stats.by_key.length === 0;
     const one = key === null ? null : seen ?? idleOf(stats);
@@ -74,11 +72,11 @@ export function show(main, { ref, parameters }, { live, signal }) {
     render(buttons, buttonsOf(ref, key, { ...(one ?? stats), paused: stats.paused }, loading.now));
     render(bar, isOne ? slotsOf(one ?? stats, "slots in use")
       : occupancyOfAll(slotsInUse(stats), "slots in use over all keys"));
-    chart.update(isOne ? seen?.depths : null);
-    text(why, key === null ? whyOf(stats) : "");
-    render(metrics, termsOf(metricsOf(stats, one, isOne ? seen : null)));
-    failures.hidden = !seen?.failures?.failed;
-    if (!failures.hidden) render(failures, failuresOf(ref, seen.failures));
+    chart.update(seen?.depths);
+    const queue = key === null ? stats : seen;
+    render(why, queue ? reasonsOf(queue) : "Queue is empty.");
+    render(metrics, termsOf(metricsOf(stats, one, seen)));
+    action?.update(stats);
     holders.update(found.holders);
     waiting.update(found.items);
     pages.update(found.next_cursor);
@@ -90,16 +88,19 @@ export function show(main, { ref, parameters }, { live, signal }) {
   live.on("queues", ({ items, more }) => {
     if (more || items.some((each) => each.action_ref === ref)) loading.soon();
   }, signal);
-  for (const load of [loading.soon, settings.load]) live.on("opening", load, signal);
-  live.on("overview", loading.soon, signal);
+  for (const load of [loading.soon, settings.load, action?.load].filter(Boolean)) {
+    live.on("opening", load, signal);
+    if (load !== settings.load) live.on("overview", load, signal);
+  }
   render(buttons, buttonsOf(ref, key, null));
   main.append(trail("#/queues", "Queues"), head([ref, keyOf(key), states], buttons),
-    el("div", { class: "panel" }, bar, chart.node, why, metrics), wrong, failures,
+    el("div", { class: "panel" }, bar, chart.node, why, metrics), wrong, ...(action?.first ?? []),
     el("section", { class: "tall" }, el("h2", {}, "Slot holders"), holders.node),
     section("Waiting", waiting.node, pages.node),
-    keysPart, settings.node, auditLogOf({ action_ref: ref }, signal));
+    keysPart, settings.node, ...(action?.last ?? []), auditLogOf({ action_ref: ref }, signal));
   loading.now();
   settings.load();
+  action?.load();
 }
 
 /** The buttons of an action, or of one key of it; its `state` is null while it is loading. */
@@ -111,6 +112,7 @@ function buttonsOf(ref, key, state, changed) {
     button("Submit", () => submitExecution(ref), { class: "primary", needs: "POST /executions" }),
     button(state?.paused ? "Resume" : "Pause", () => act(changePause, "Changed"),
       { needs: "POST /actions/{ref}/pause", blocked }),
+    key === null && button("Edit", () => act(editAction, "Changed"), { needs: "PATCH /actions/{ref}" }),
     button("Limit", () => act(changeLimitOf, "Limit changed"), { needs: limitRoute(name), blocked }),
     el("a", { class: "button", href: `#/executions?action_ref=${encodeURIComponent(ref)}` }, "Executions"),
   ];
@@ -123,8 +125,8 @@ function idleOf({ max_concurrent: limit }) {
 }
 
 /**
- * What is counted: of the queue of one key (`one`), or else over all keys of the action; rates of one queue
- * (`rated`), and totals of the action.
+ * What is counted: of the queue of one key (`one`), or else over all keys of the action, with its totals;
+ * `rated` has the rates.
  */
 function metricsOf(stats, one, rated) {
   const ofAll = one === null ? stats : {};
@@ -138,22 +140,8 @@ function metricsOf(stats, one, rated) {
   ];
 }
 
-/** What failed lately, with the latest error. */
-function failuresOf(ref, failures) {
-  const { last } = failures;
-  const share = `${count(failures.failed)} of ${count(failures.ended)} executions failed `
-    + `(${percent(failures.share)})`;
-  return [
-    el("p", {}, el("strong", {}, share), " since ", instant(failures.since),
-      `, ${rate(failures.per_minute)} per minute. `, el("a", { href: failedLink(ref) }, "Show them")),
-    el("p", { class: "error-text" }, "Last failure: ", executionLink(last.execution_id),
-      ` ${last.status} `, instant(last.at), ": ", errorText(last) || "no error text"),
-  ];
-}
-
-function whyOf({ queue_length: length, waiting }) {
+/** What waits in a queue, and for what. */
+function reasonsOf({ queue_length: length, why }) {
   if (length === 0) return "Queue is empty.";
-  const parts = WHY.filter(([reason]) => waiting[reason] > 0)
-    .map(([reason, words]) => `${count(waiting[reason])} ${words}`);
-  return `${count(length)} waiting: ${parts.join(", ")}.`;
+  return why.map((each, index) => [index > 0 && "; ", waitOf(each)]);
 }

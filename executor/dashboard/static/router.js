@@ -1,6 +1,7 @@
 // Which screen an address opens: the fragment is a path and a query, like #/queues/reports.render?key=7.
 
-import { attribute, el, keepingFocus, say } from "./dom.js";
+import { attribute, el, keepingFocus, render, say } from "./dom.js";
+import { show as home } from "./home.js";
 import { show as queues } from "./queues.js";
 import { show as queue } from "./queue.js";
 import { show as executions } from "./executions.js";
@@ -15,8 +16,15 @@ import { show as deadLetters } from "./dead_letters.js";
 import { show as auditLog } from "./audit_log.js";
 import { show as tokens } from "./tokens.js";
 
-/** Pattern of the path, screen, title, and the link of the navigation to which it belongs. */
+/** The screens of a link of the navigation, where there are several. */
+const GROUPS = {
+  "#/resources": [["Resources", "#/resources"], ["Pools", "#/pools"]],
+  "#/dead-letters": [["Dead letters", "#/dead-letters"], ["Webhooks", "#/webhooks"],
+    ["Schedules", "#/schedules"], ["Audit log", "#/audit-log"], ["Tokens", "#/tokens"], ["API", "docs"]],
+};
+/** Pattern of the path, screen, title, and the link to which it belongs. */
 const SCREENS = [
+  [/^\/$/, home, "Home", "#/"],
   [/^\/queues$/, queues, "Queues", "#/queues"],
   [/^\/queues\/(?<ref>.+)$/, queue, "Queue", "#/queues"],
   [/^\/executions$/, executions, "Executions", "#/executions"],
@@ -42,12 +50,11 @@ export function route(main, live) {
   let shown = null;
   let path = null;
   function open() {
-    const [here, query = ""] = (location.hash.slice(1) || "/queues").split("?");
+    const [here, query = ""] = (location.hash.slice(1) || "/").split("?");
     const [show, address, title, tab] = screenOf(here);
     shown?.abort();
     shown = new AbortController();
-    for (const link of document.querySelectorAll("nav a:not(.alert)"))
-      attribute(link, "aria-current", link.getAttribute("href") === tab && "page");
+    mark(tab);
     document.title = `${address.ref ?? (address.id ? `#${address.id}` : title)} · Turnstile`;
     live.watch(address.id ? [address.id] : []);
     keepingFocus(main, () => {
@@ -65,6 +72,19 @@ export function route(main, live) {
   open();
 }
 
+/** Mark the link of a screen, and show those of its group. */
+function mark(tab) {
+  const isHere = ([, links]) => links.some(([, href]) => href === tab);
+  const [top, group = []] = Object.entries(GROUPS).find(isHere) ?? [tab];
+  for (const link of document.querySelectorAll("#screens a:not(.alert)"))
+    attribute(link, "aria-current", link.getAttribute("href") === top && "page");
+  const within = document.getElementById("within");
+  within.hidden = group.length === 0;
+  render(within, el("ul", {}, group.map(([name, href]) =>
+    el("li", {}, el("a", { href, "aria-current": href === tab && "page" }, name)))));
+  document.getElementById("menu").ariaExpanded = "false";
+}
+
 function screenOf(path) {
   for (const [pattern, show, title, tab] of SCREENS) {
     const found = pattern.exec(path);
@@ -76,7 +96,7 @@ function screenOf(path) {
 }
 
 function notFound(main) {
-  main.append(el("h1", {}, "Page not found"), el("p", {}, el("a", { href: "#/queues" }, "Go to queues")));
+  main.append(el("h1", {}, "Page not found"), el("p", {}, el("a", { href: "#/" }, "Go to the home screen")));
 }
 
 /** A part of the address; as it is, if it is no encoded text. */

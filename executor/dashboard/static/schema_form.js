@@ -4,6 +4,7 @@
 
 import { attribute, el, text } from "./dom.js";
 import { field } from "./dialog.js";
+import { localTime } from "./format.js";
 import { readJson, writeJson } from "./json_text.js";
 import { Problem } from "./problem.js";
 import { propertiesOf, resolved, typeText } from "./schema_text.js";
@@ -11,6 +12,8 @@ import { propertiesOf, resolved, typeText } from "./schema_text.js";
 const INTEGER = /^-?(?:0|[1-9]\d*)$/;
 const NUMBER = /^-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?$/;
 const NOT_GIVEN = "";
+/** What pydantic writes in place of a secret. */
+const MASK = "**********";
 /** Between two sentences of a problem: each begins with the path of its field, the last one is the remedy. */
 const SENTENCE = /; (?=(?:parameters|metadata|concurrency_key|priority|run_at)[.:]|to see what it takes:)/;
 
@@ -63,20 +66,29 @@ export function hasFields(schema) {
     && !schema.allOf && !schema.$ref;
 }
 
+/** Whether the value of a parameter is a secret: as the schema says, or because it is only a mask. */
+export function isSecret(schema, name, value) {
+  const { writeOnly, format } = hasFields(schema) ? resolved(schema.properties[name], schema) : {};
+  return writeOnly === true || format === "password" || value === MASK;
+}
+
 /**
  * The fields of a schema: `text()` returns the JSON object and throws Problem, `partial()` that of what is
  * typed correctly; `fields` are [path, field] pairs, by which faults that the API found are shown.
- * `keyPointer` names the concurrency key.
+ * `keyPointer` names the concurrency key. A field that is left as it is keeps what is `given`; `secrets` are
+ * parameters that were given and are to be given again.
  */
-export function schemaFields(schema, keyPointer) {
+export function schemaFields(schema, keyPointer, given = {}, secrets = []) {
   const parts = propertiesOf(schema).map(([name, each], index) => {
-    const isRequired = (schema.required ?? []).includes(name);
-    return [name, fieldOf(`parameter-${index}`, name, resolved(each, schema), schema, isRequired,
-      keyPointer === `/${name.replaceAll("~", "~0").replaceAll("/", "~1")}`)];
+    const isAgain = secrets.includes(name);
+    const isRequired = isAgain || (schema.required ?? []).includes(name);
+    const part = fieldOf(`parameter-${index}`, name, resolved(each, schema), schema, isRequired,
+      keyPointer === `/${name.replaceAll("~", "~0").replaceAll("/", "~1")}`, isAgain);
+    return [name, Object.hasOwn(given, name) ? filled(part, given[name]) : part];
   });
   const object = (members) => (members.length
     ? `{\n${members.map(([name, json]) => `  ${JSON.stringify(name)}: ${json}`).join(",\n")}\n}` : "{}");
-  const given = (some) => some.map(([name, part]) => [name, part.json()]).filter(([, json]) => json !== null);
+  const typed = (some) => some.map(([name, part]) => [name, part.json()]).filter(([, json]) => json !== null);
   return {
     nodes: parts.map(([, part]) => part.node),
     fields: parts.map(([name, part]) => [`parameters.${name}`, part]),
@@ -86,14 +98,30 @@ export function schemaFields(schema, keyPointer) {
         wrong[0][1].input.focus();
         throw new Problem(0, "invalid_message", `Correct ${wrong.map(([name]) => name).join(", ")}.`);
       }
-      return object(given(parts));
+      return object(typed(parts));
     },
-    partial: () => object(given(parts.filter(([, part]) => !part.check()))),
+    partial: () => object(typed(parts.filter(([, part]) => !part.check()))),
   };
 }
 
+/** The field with a value: while that is not changed it is sent as it was, whatever the field can show. */
+function filled(part, value) {
+  const { input } = part;
+  const json = writeJson(value);
+  if (input.matches("select")) {
+    if (![...input.options].some((each) => each.value === json))
+      input.append(el("option", { value: json }, shown(value)));
+    input.value = json;
+  } else if (input.type === "datetime-local") input.value = localTime(value);
+  else input.value = input.matches("textarea") ? writeJson(value, 2) : value === null ? "" : shown(value);
+  const before = input.value;
+  const isKept = () => input.value === before;
+  return { ...part, json: () => (isKept() ? json : part.json()),
+    check: () => (isKept() ? part.show(null) : part.check()) };
+}
+
 /** One field: `json()` returns the JSON of what was typed, or null where nothing was. */
-function fieldOf(id, name, schema, whole, isRequired, isKey) {
+function fieldOf(id, name, schema, whole, isRequired, isKey, isAgain) {
   const label = isRequired ? [name, " ", el("span", { class: "needed" }, "required")] : name;
   const empty = isRequired && schema.isNullable ? "null" : null;
   // A choice shows its values and its default itself.
@@ -101,6 +129,7 @@ function fieldOf(id, name, schema, whole, isRequired, isKey) {
   const hint = [
     schema.description && ended(schema.description), !isChoice && ended(typeText(schema, whole)),
     isKey && "It is the concurrency key.",
+    isAgain && "Secret, so not copied; give it again.",
     schema.format === "date-time" && "In your local time; sent as UTC.",
     !isChoice && schema.default !== undefined && `Default: ${writeJson(schema.default)}.`,
     empty && "Empty: null.",
@@ -149,6 +178,10 @@ function inputOf(id, schema, needs) {
       }
       if (schema.format === "date")
         return { input: entry("date", { placeholder: null }), read: JSON.stringify, expected: "a date" };
+      if (schema.writeOnly || schema.format === "password") {
+        return { input: entry("password", { autocomplete: "new-password" }), read: JSON.stringify,
+          expected: "text" };
+      }
       return { input: entry("text"), read: JSON.stringify, expected: "text" };
     default: return null;
   }

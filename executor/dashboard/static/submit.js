@@ -1,12 +1,13 @@
-// The form that submits an execution of an action.
+// The form that submits an execution of an action, or retries one with other parameters.
 
 import { button, el } from "./dom.js";
 import { now } from "./format.js";
 import { ask } from "./api.js";
 import { actionPath } from "./changes.js";
 import { confirm, show } from "./dialog.js";
+import { writeJson } from "./json_text.js";
 import { Problem } from "./problem.js";
-import { checkedField, hasFields, jsonField, schemaFields, showBeside } from "./schema_form.js";
+import { checkedField, hasFields, isSecret, jsonField, schemaFields, showBeside } from "./schema_form.js";
 import { parametersSchemaOf } from "./schema_text.js";
 
 const UNITS = { ms: 1, s: 1000, m: 60000, h: 3600000, d: 86400000 };
@@ -14,32 +15,65 @@ const DURATION = /^(?:\d+(?:\.\d+)?(?:ms|[smhd]))+$/;
 
 /** Show the form, and open the new execution. */
 export async function submitExecution(ref) {
-  let action;
+  const action = await actionOf(ref, "Cannot submit");
+  if (action === null) return;
+  const form = formOf(action);
+  await submitted(action, {
+    title: `Submit an execution of ${ref}`, verb: "Submit", fields: form.fields, named: form.named,
+    path: "/executions", request: () => form.request(ref),
+  });
+}
+
+/** Show a form of the parameters of an ended execution, retry it with them, and open the new one. */
+export async function retryEdited({ id, action_ref: ref, parameters: given }) {
+  const action = await actionOf(ref, "Cannot retry");
+  if (action === null) return;
+  const parameters = parametersPart(action, given);
+  await submitted(action, {
+    title: `Retry execution ${id} with other parameters`, verb: "Retry execution",
+    words: ["A new execution is added at the end of the queue. It names this one, which does not change."],
+    fields: [parameters.node], named: parameters.fields, path: `/executions/${id}/retry`,
+    request: () => `{"parameters": ${parameters.text()}}`,
+  });
+}
+
+/** Return an action; null, after a dialog that says why, if it cannot be read. */
+async function actionOf(ref, title) {
   try {
-    action = await ask("GET", actionPath(ref));
+    return await ask("GET", actionPath(ref));
   } catch (error) {
     if (!(error instanceof Problem)) throw error;
-    show("Cannot submit", el("p", { class: "wrong" }, error.message));
-    return;
+    show(title, el("p", { class: "wrong" }, error.message));
+    return null;
   }
-  const form = formOf(action);
+}
+
+/** Ask with a form, send `request()`, and open the new execution. `named()` are the fields by their paths. */
+async function submitted(action, { title, verb, words = [], fields, named, path, request }) {
   // Pressing the button again after a lost answer submits nothing twice.
   const key = `dashboard-${crypto.getRandomValues(new Uint32Array(3)).join("-")}`;
   let accepted = null;
+  const paused = action.paused ? ["The action is paused: the execution waits until it is resumed."] : [];
   const done = await confirm({
-    title: `Submit an execution of ${ref}`, verb: "Submit",
-    words: action.paused ? "The action is paused: the execution waits until it is resumed." : [],
-    fields: form.fields,
+    title, verb, words: [...words, ...paused], fields,
     act: async () => {
-      const request = form.request(ref);
+      const text = request();
       try {
-        accepted = await ask("POST", "/executions", { text: request, headers: { "Idempotency-Key": key } });
+        accepted = await ask("POST", path, { text, headers: { "Idempotency-Key": key } });
       } catch (error) {
-        throw error instanceof Problem ? form.shown(error) : error;
+        throw error instanceof Problem ? besideFields(named(), error) : error;
       }
     },
   });
   if (done) location.hash = `#/executions/${accepted.id}`;
+}
+
+/** Show a problem beside the fields that it names; return the problem with the rest of its sentences. */
+function besideFields(fields, problem) {
+  const { isShown, rest } = showBeside(fields, problem.message);
+  if (!isShown) return problem;
+  return new Problem(problem.status, problem.code,
+    ["Some fields are not accepted; the reason is beside each", ...rest].join("; ") + ".");
 }
 
 function formOf(action) {
@@ -71,29 +105,32 @@ function formOf(action) {
       if (wait) members.push(["run_at", JSON.stringify(new Date(now() + milliseconds(wait)).toISOString())]);
       return `{${members.map(([name, value]) => `${JSON.stringify(name)}: ${value}`).join(", ")}}`;
     },
-    /** Show a problem beside the fields that it names; return the problem with the rest of its sentences. */
-    shown(problem) {
-      const { isShown, rest } = showBeside([...parameters.fields(), ...others], problem.message);
-      if (!isShown) return problem;
-      return new Problem(problem.status, problem.code,
-        ["Some fields are not accepted; the reason is beside each", ...rest].join("; ") + ".");
-    },
+    named: () => [...parameters.fields(), ...others],
   };
 }
 
-/** The fields of the parameters, which can be exchanged for their JSON; JSON alone without a schema. */
-function parametersPart(action) {
+/**
+ * The fields of the parameters, which can be exchanged for their JSON; JSON alone without a schema. They hold
+ * what is `given`, without secrets.
+ */
+function parametersPart(action, given = {}) {
   const pointer = action.submitter_keys ? null : action.concurrency_key;
+  const schema = parametersSchemaOf(action);
+  const secrets = Object.keys(given).filter((name) => isSecret(schema, name, given[name]));
+  const copied = Object.fromEntries(Object.entries(given).filter(([name]) => !secrets.includes(name)));
   const whole = jsonField("parameters", "Parameters", {
     rows: 7, isObject: true,
     hint: "A JSON object; passed to the action by name."
-      + (pointer ? ` Its value at ${pointer} is the concurrency key.` : ""),
+      + (pointer ? ` Its value at ${pointer} is the concurrency key.` : "")
+      + (secrets.length ? ` Secret, so not copied; give it again: ${secrets.join(", ")}.` : ""),
   });
+  if (Object.keys(given).length) whole.input.value = writeJson(copied, 2);
   const asText = { node: whole.node, text: () => whole.text() ?? "{}",
     fields: () => [["parameters", whole]] };
-  const schema = parametersSchemaOf(action);
-  if (!hasFields(schema)) return asText;
-  const form = schemaFields(schema, pointer);
+  // A parameter without a field would be lost.
+  if (!hasFields(schema) || !Object.keys(copied).every((name) => Object.hasOwn(schema.properties, name)))
+    return asText;
+  const form = schemaFields(schema, pointer, copied, secrets);
   let used = { text: form.text, fields: () => form.fields };
   const node = el("fieldset", { class: "parameters" }, el("legend", {}, "Parameters"),
     form.nodes.length ? form.nodes : el("p", { class: "none" }, "The action takes no parameters."),

@@ -127,7 +127,7 @@ def test_actions_workers_and_queues_are_listed(system: CommandLines, ref: str) -
     assert (stats["queue_length"], stats["active_count"], stats["waiting"]["limit"]) == (1, 2, 1)
     system.executor("actions", "keys", "set", ref, "k", "--max-concurrent", "4")
     shown = system.executor("queue", "stats", ref).out
-    assert "for a slot" in shown
+    assert "for the limit" in shown
     assert re.search(r"slots in use +2, limit 1 for each key", shown)
     assert re.search(r"^k +0 +1 of 4", shown, re.MULTILINE)
 

@@ -1,4 +1,4 @@
-"""Takes a picture of every screen of the dashboard: light, dark, and as wide as a phone.
+"""Takes a picture of every screen of the dashboard: light, dark, 2,200 pixels wide, and as wide as a phone.
 
 In: an installation of its own with varied data: what failed, waits, runs, has long names, is dead or leaves.
 Out: build/pictures/LOOK/SCREEN.png, to be looked at; with --docs also the pictures of the documentation.
@@ -28,6 +28,7 @@ LONG_KEY: Final = "customer-0000000000000000004711-of-the-subsidiary-in-Klagenfu
 LOOKS: Final[dict[str, dict[str, Any]]] = {
     "light": {"color_scheme": "light", "viewport": {"width": 1280, "height": 800}},
     "dark": {"color_scheme": "dark", "viewport": {"width": 1280, "height": 800}},
+    "wide": {"color_scheme": "light", "viewport": {"width": 2200, "height": 1300}},
     "phone": {
         "color_scheme": "light",
         "viewport": {"width": 390, "height": 844},
@@ -92,6 +93,8 @@ async def seed(env: Environment, receiver: Receiver) -> dict[str, str]:
         uses=[{"resource": "licence-autocad", "units": 2}],
     )
     await env.put("nightly.cleanup", max_concurrent=1)
+    await env.put("billing.export", max_concurrent=2)
+    await env.put("reports.archive", max_concurrent=1)
     await env.http.post("/actions/nightly.cleanup/pause")
     await env.patch("video.encode", max_concurrent=2)
     await env.start_silent_worker("drawing")
@@ -153,9 +156,12 @@ async def seed(env: Environment, receiver: Receiver) -> dict[str, str]:
     await env.until_status(running, "running")
     assert leaver.process.returncode is None
     return {
+        "home": "/#/",
         "queues": "/#/queues",
         "queue": "/#/queues/gpu.train",
         "queue-running": "/#/queues/reports.render",
+        "queue-gated": "/#/queues/cad.export",
+        "queue-failing": "/#/queues/mail.send",
         "queue-long": f"/#/queues/{LONG}",
         "executions": "/#/executions",
         "executions-filtered": "/#/executions?status=failed,timeout,abandoned&error=mailbox",
@@ -211,7 +217,9 @@ async def dialogs(page: Page, folder: Path, addresses: dict[str, str]) -> None:
     for name, screen, button in (
         ("dialog-submit", "queue", "Submit"),
         ("dialog-limit", "queue", "Limit"),
+        ("dialog-edit", "queue-failing", "Edit"),
         ("dialog-cancel", "execution-waiting", "Cancel"),
+        ("dialog-retry-edited", "execution-completed", "Edit and retry"),
         ("dialog-bulk", "executions-filtered", "Retry all matching…"),
         ("dialog-purge", "dead-letters", "Purge all"),
         ("dialog-capacity", "resource", "Capacity"),

@@ -34,13 +34,16 @@ async def test_a_button_that_is_pressed_while_its_row_is_updated_acts_once(
     page: Page, env: Environment
 ) -> None:
     await env.put("pressed", max_concurrent=1, pool="empty", entrypoint="tests.e2e.actions:noop")
+    await env.submit_many([{"action_ref": "pressed"}] * 2)
     await page.goto("/#/queues?search=pressed")
+    await page.get_by_role("button", name="Actions for pressed").click()
     box = await page.get_by_role("button", name="Limit of pressed").bounding_box()
     assert box is not None
     await page.mouse.move(box["x"] + 5, box["y"] + 5)
     await page.mouse.down()
     await env.submit_many([{"action_ref": "pressed"}] * 3)
-    await expect(page.locator("td[data-label=Waiting]")).to_have_text("2", timeout=20_000)
+    await expect(page.locator("td[data-label=Waiting]")).to_have_text("4", timeout=20_000)
+    assert await page.get_by_role("button", name="Limit of pressed").bounding_box() == box
     await page.mouse.up()
     await expect(page.get_by_role("dialog", name="Limit of pressed")).to_contain_text("Slots in use: 1")
     await page.keyboard.press("Escape")
@@ -72,13 +75,13 @@ async def test_a_chart_has_axes_and_each_value_by_pointer_and_by_key(page: Page,
     await env.put("charted", max_concurrent=1, pool="empty", entrypoint="tests.e2e.actions:noop")
     await env.submit_many([{"action_ref": "charted"}] * 4)
     await page.goto("/#/queues/charted")
-    chart = page.locator(".chart")
-    slider = page.get_by_role("slider", name="Waiting over the last minutes")
+    chart = page.locator(".panel .chart")
+    slider = page.get_by_role("slider", name="Waiting executions over time")
     await expect(chart.locator(".values span")).to_have_text(["4", "2", "0"], timeout=20_000)
     await expect(chart.locator(".times")).to_contain_text("4 m 55 s ago")
     await slider.focus()
-    await expect(slider).to_have_attribute("aria-valuetext", "3 executions, now", timeout=20_000)
-    await expect(chart.locator("output")).to_have_text("3 executions, now")
+    await expect(slider).to_have_attribute("aria-valuetext", "Waiting 3, now", timeout=20_000)
+    await expect(chart.locator("output")).to_have_text("Waiting 3, now")
     await page.keyboard.press("Home")
     await expect(slider).to_have_attribute("aria-valuenow", "0")
     await page.keyboard.press("ArrowRight")
@@ -88,5 +91,5 @@ async def test_a_chart_has_axes_and_each_value_by_pointer_and_by_key(page: Page,
     box = await slider.bounding_box()
     assert box is not None
     await page.mouse.move(box["x"] + box["width"] - 1, box["y"] + 10)
-    await expect(chart.locator("output")).to_have_text("3 executions, now")
+    await expect(chart.locator("output")).to_have_text("Waiting 3, now")
     await env.stop_running()

@@ -106,6 +106,7 @@ async def admin(browser: Browser, env: Environment) -> AsyncIterator[Page]:
 
 def addresses(screens: Screens) -> list[str]:
     return [
+        "/#/",
         "/#/queues?search=usable",
         "/#/queues/usable",
         "/#/queues/usable?key=k",
@@ -133,8 +134,7 @@ def dialogs(screens: Screens) -> list[tuple[str, tuple[str, ...], str]]:
     failed = "/#/executions?action_ref=scripted&metadata=axe%3Afailed"
     one = f"webhook of execution {screens.ended}"
     found = [
-        ("/#/queues?search=usable", "Pause all keys of usable", "Pause all keys of usable?"),
-        ("/#/queues?search=usable", "Limit of key k of usable", "Settings of key k"),
+        ("/#/queues/usable", "Edit", "Edit usable"),
         ("/#/queues/usable", "Submit", "Submit an execution of usable"),
         ("/#/queues/usable", "Limit", "Limit of usable"),
         ("/#/queues/usable", "Pause", "Pause usable?"),
@@ -146,6 +146,12 @@ def dialogs(screens: Screens) -> list[tuple[str, tuple[str, ...], str]]:
         (failed, "Retry all matching…", "Retry 1 execution?"),
         (f"/#/executions/{screens.waiting}", "Cancel", f"Cancel execution {screens.waiting}?"),
         (f"/#/executions/{screens.ended}", "Retry", f"Retry execution {screens.ended}?"),
+        (
+            f"/#/executions/{screens.ended}",
+            "Edit and retry",
+            f"Retry execution {screens.ended} with other parameters",
+        ),
+        ("/#/executions?action_ref=usable", "Save this search…", "Save this search"),
         ("/#/resources/usable-licence", "Capacity", "Capacity of usable-licence"),
         ("/#/resources/usable-licence", "Pause", "Pause usable-licence?"),
         ("/#/resources/usable-paused", "Resume", "Resume usable-paused?"),
@@ -160,9 +166,12 @@ def dialogs(screens: Screens) -> list[tuple[str, tuple[str, ...], str]]:
         ("/#/dead-letters", "Purge all", "Purge all 1 message?"),
         ("/#/tokens", f"Revoke token {screens.token} of listed", f"Revoke token {screens.token} of listed?"),
     ]
+    pause = "Pause all keys of usable"
     edit = (screens.letter, "Edit and replay")
     return [
         *((address, (button,), title) for address, button, title in found),
+        ("/#/queues?search=usable", ("Actions for usable", "Edit usable"), "Edit usable"),
+        ("/#/queues?search=usable", ("Keys of usable", "Actions for key k of usable", pause), f"{pause}?"),
         ("/#/dead-letters", edit, f"Edit and replay dead letter {screens.letter}"),
     ]
 

@@ -90,6 +90,7 @@ async def test_every_file_page_and_event_is_found_under_the_path_of_a_proxy(
         execution_id = await env.submit("proxied")
         await page.goto(f"{_PATH}/#/executions/{execution_id}")
         await expect(page.locator("h1 .badge")).to_have_text("queued")
+        await page.get_by_role("link", name="Admin", exact=True).click()
         await page.get_by_role("link", name="API", exact=True).click()
         await expect(page).to_have_url(f"{proxy_url}{_PATH}/docs")
         await page.locator("#action-proxied summary").click()

@@ -39,34 +39,91 @@ async def test_queues_are_updated_searched_paused_and_limited(page: Page, env: E
     await env.put("screen.two", max_concurrent=4, pool="unserved")
     await page.goto("/#/queues?search=screen")
     one, two = (page.get_by_role("row").filter(has_text=f"screen.{which}") for which in ("one", "two"))
+    # Idle actions are folded, unless nothing else is found.
+    await expect(page.get_by_role("table", name="Idle actions").locator("tbody tr")).to_have_count(2)
     await expect(one).to_contain_text("0 of 1")
-    await expect(page.locator("tbody tr")).to_have_count(2)
-
-    button = page.get_by_role("button", name="Pause screen.one")
-    await button.focus()
-    await env.submit_many([{"action_ref": "screen.one"}] * 4)
-    await expect(one).to_contain_text("1 of 1")
-    await expect(button).to_be_focused()
-    await expect(one.locator("td[data-label=Waiting]")).to_have_text("3")
-    await expect(one).not_to_contain_text("no worker")
     await expect(two).to_contain_text("no worker")
 
-    await button.click()
+    await env.submit_many([{"action_ref": "screen.one"}] * 2)
+    busy = page.get_by_role("table", name="Queues by action").locator("tbody tr")
+    await expect(busy).to_have_count(1)
+    await expect(busy).to_contain_text("1 of 1")
+    menu = busy.get_by_role("button", name="Actions for screen.one")
+    await menu.focus()
+    await env.submit_many([{"action_ref": "screen.one"}] * 2)
+    await expect(busy.locator("td[data-label=Waiting]")).to_have_text("3")
+    await expect(busy.locator("td[data-label=Why]")).to_have_text("3 wait: the limit")
+    await expect(menu).to_be_focused()
+
+    await page.keyboard.press("Enter")
+    await page.get_by_role("button", name="Pause screen.one").click()
     await page.get_by_role("dialog").get_by_role("button", name="Pause").click()
-    await expect(page.get_by_role("button", name="Resume screen.one")).to_be_visible()
+    await expect(busy).to_contain_text("3 wait: paused")
+    await expect(menu).to_be_focused()
     assert (await env.stats("screen.one"))["paused"]
 
+    await page.get_by_role("button", name="Actions for screen.two").click()
     await page.get_by_role("button", name="Limit of screen.two").click()
     await page.get_by_label("Maximum concurrency").fill("9")
     await page.get_by_role("button", name="Change limit").click()
     await expect(two).to_contain_text("0 of 9")
 
-    await page.get_by_role("button", name="Queue").click()
+    await page.get_by_role("button", name="Action", exact=True).first.click()
     await expect(page.locator("tbody tr").first).to_contain_text("screen.one")
     assert "sort=name" in page.url
     await page.get_by_label("Search by action or key").fill("two")
-    await expect(page.locator("tbody tr")).to_have_count(1)
+    await expect(busy).to_have_count(0)
     await expect(two).to_be_visible()
+
+
+async def test_the_keys_of_an_action_are_folded_in_its_group(page: Page, env: Environment) -> None:
+    await env.put("folded", max_concurrent=0, concurrency_key="/key")
+    keys = [f"key-{number:02}" for number in range(23)]
+    await env.submit_many([{"action_ref": "folded", "parameters": {"key": key}} for key in keys])
+    await page.goto("/#/queues?search=folded&sort=name")
+    rows = page.get_by_role("table", name="Queues by action").locator("tbody tr")
+    await expect(rows).to_have_count(1)
+    await expect(rows).to_contain_text("23 keys")
+    await expect(rows).to_contain_text("23 wait: the limit")
+    await page.get_by_role("button", name="Keys of folded").click()
+    await expect(rows).to_have_count(22)
+    await expect(rows.nth(1)).to_contain_text("key-00")
+    await expect(rows.last).to_contain_text("1 to 20 of 23 keys")
+    await page.get_by_role("button", name="Next keys of folded").click()
+    await expect(rows).to_have_count(5)
+    await expect(rows.nth(1)).to_contain_text("key-20")
+    await page.get_by_role("button", name="Keys of folded", exact=True).click()
+    await expect(rows).to_have_count(1)
+
+
+async def test_a_change_of_a_definition_is_previewed_and_made(page: Page, env: Environment) -> None:
+    await env.put("edited", max_concurrent=4, pool="empty", entrypoint="tests.e2e.actions:noop", timeout=90)
+    await env.submit_many([{"action_ref": "edited"}] * 2)
+    await page.goto("/#/queues/edited")
+    await expect(page.locator(".panel").first).to_contain_text("2 of 4 slots in use")
+    await page.get_by_role("button", name="Edit", exact=True).click()
+    dialog = page.get_by_role("dialog", name="Edit edited")
+    preview = dialog.get_by_role("status", name="What changes")
+    await expect(preview).to_contain_text("Nothing yet.")
+    await dialog.get_by_label("Limit", exact=True).fill("2")
+    await expect(preview).to_contain_text(
+        "Limit: 4 → 2 2 running executions go on. Nothing new starts until fewer than 2 run."
+    )
+    await expect(dialog.get_by_label("Timeout")).to_have_value("90s")
+    rate = dialog.get_by_label("Rate of starts")
+    await rate.fill("ten")
+    await expect(preview).to_contain_text('"ten": expected 10 per 1s')
+    await dialog.get_by_role("button", name="Save changes").click()
+    await expect(dialog.get_by_role("alert")).to_contain_text("expected 10 per 1s")
+    await rate.fill("10 per 1s")
+    await dialog.get_by_label("Wait before a retry", exact=True).fill("5s")
+    await dialog.get_by_role("button", name="Save changes").click()
+    await expect(dialog).to_have_count(0)
+    action = (await env.http.get("/actions/edited")).json()
+    assert (action["max_concurrent"], action["rate"], action["timeout"]) == (2, {"starts": 10, "per": 1}, 90)
+    assert (action["retry"]["delay"], action["retry"]["max_attempts"]) == (5, 1)
+    await expect(page.locator("main")).to_contain_text("10 per 1 s")
+    await env.stop_running()
 
 
 async def test_a_key_has_its_own_limit_on_every_screen_and_its_row_changes_it(
@@ -77,14 +134,17 @@ async def test_a_key_has_its_own_limit_on_every_screen_and_its_row_changes_it(
     )
     assert (await env.http.put("/actions/keyed/keys/big", json={"max_concurrent": 4})).is_success
     await env.submit_many([{"action_ref": "keyed", "parameters": {"key": "big"}}] * 5)
-    await page.goto("/#/queues?search=keyed")
+    await page.goto("/#/queues?search=big")
+    # A search for a key opens its group.
     row = page.get_by_role("row").filter(has_text="big")
     await expect(row).to_contain_text("4 of 4")
+    menu = row.get_by_role("button", name="Actions for key big of keyed")
+    await menu.click()
     await row.get_by_role("button", name="Pause all keys of keyed").click()
     await expect(page.get_by_role("dialog", name="Pause all keys of keyed?")).to_be_visible()
     await page.keyboard.press("Escape")
-    limit = page.get_by_role("button", name="Limit of key big of keyed")
-    await limit.click()
+    await menu.click()
+    await page.get_by_role("button", name="Limit of key big of keyed").click()
     dialog = page.get_by_role("dialog", name="Settings of key big")
     await expect(dialog).to_contain_text("Current limit: 4. Slots in use: 4.")
     await dialog.get_by_label("Maximum concurrency of this key").fill("5")
@@ -118,7 +178,7 @@ async def test_slots_that_are_held_while_waiting_are_in_use_on_every_screen(
     await page.goto("/#/queues?search=held.gates")
     await expect(page.get_by_role("row").filter(has_text="held.gates")).to_contain_text("3 of 3")
     await page.goto("/#/queues/held.gates")
-    await expect(page.locator(".panel")).to_contain_text("3 of 3 slots in use")
+    await expect(page.locator(".panel").first).to_contain_text("3 of 3 slots in use")
     await expect(page.get_by_role("table", name="Slot holders").locator("tbody tr")).to_have_count(3)
     await env.stop_running()
 
@@ -126,6 +186,7 @@ async def test_slots_that_are_held_while_waiting_are_in_use_on_every_screen(
 async def test_a_dialog_closes_when_another_screen_is_opened(page: Page, env: Environment) -> None:
     await env.put("left", max_concurrent=1, pool="empty", entrypoint="tests.e2e.actions:noop")
     await page.goto("/#/queues?search=left")
+    await page.get_by_role("button", name="Actions for left").click()
     await page.get_by_role("button", name="Limit of left").click()
     await expect(page.get_by_role("dialog", name="Limit of left")).to_be_visible()
     await page.evaluate("location.hash = '#/workers'")
@@ -148,7 +209,7 @@ async def test_an_execution_shows_why_it_waits_until_it_ends_and_is_retried(
     await expect(page.locator("h1 .badge")).to_have_text("completed")
     await expect(page.locator(".timeline li.done")).to_have_count(5)
     await expect(page.get_by_role("table", name="Attempts").locator("tbody tr")).to_have_count(1)
-    await page.get_by_role("button", name="Retry").click()
+    await page.get_by_role("button", name="Retry", exact=True).click()
     await page.get_by_role("button", name="Retry execution").click()
     await expect(page.locator("h1")).not_to_contain_text(f"#{waiting}")
     await expect(page.get_by_role("link", name=f"#{waiting}")).to_be_visible()
@@ -169,11 +230,11 @@ async def test_values_are_shown_as_text(page: Page, env: Environment) -> None:
     for path in (
         f"/#/executions/{execution_id}",
         "/#/executions?action_ref=hostile",
-        "/#/queues?search=hostile",
+        "/#/queues?search=onerror",
     ):
         await page.goto(path)
         await expect(page.locator("main")).to_contain_text(HOSTILE)
-    await page.locator("tbody a").click()
+    await page.locator("tbody a").filter(has_text=HOSTILE).first.click()
     await expect(page.locator("h1")).to_contain_text(HOSTILE)
     assert await page.locator("main img, main b").count() == 0
     assert await page.title() != "hostile"

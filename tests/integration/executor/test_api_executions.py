@@ -53,6 +53,15 @@ def refused(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["code"]
 
 
+async def test_a_singleton_is_refused_with_the_execution_that_has_it(api: Served) -> None:
+    first = (await api.http.post(URL, json={"action_ref": "a.b", "singleton": "s"})).json()
+    second = await api.http.post(URL, json={"action_ref": "a.b", "singleton": {"key": "s", "then": "refuse"}})
+    assert refused(second) == (409, "singleton_exists")
+    assert f"execution {first['id']}" in second.json()["detail"]
+    unknown = await api.http.post(URL, json={"action_ref": "a.b", "singleton": {"key": "s", "then": "x"}})
+    assert refused(unknown) == (422, "invalid_message")
+
+
 async def test_a_submission_is_answered_with_its_position(api: Served) -> None:
     first = await api.http.post(URL, json={"action_ref": "a.b"})
     assert first.status_code == 202
@@ -293,12 +302,21 @@ async def test_an_invalid_body_cancels_and_retries_nothing(worked: Served) -> No
         (running, "cancel", b'{"reason": 5}', "invalid_message", "reason"),
         (running, "cancel", b'{"reason": "\\u0000"}', "invalid_parameters", "U+0000"),
         (running, "cancel", b"[]", "invalid_message", "body"),
-        (one, "retry", b'{"parameters": {}}', "unknown_field", "parameters"),
+        (one, "retry", b'{"priority": 1}', "unknown_field", "priority"),
+        (one, "retry", b'{"parameters": []}', "invalid_parameters", "parameters"),
+        (one, "retry", b'{"parameters": {"x": "%s"}}' % (5000 * b"y"), "too_large", "parameters"),
+        (
+            one,
+            "retry",
+            b'{"parameters": {"a": [{"pin": "**********"}]}}',
+            "invalid_parameters",
+            "parameters.a.0.pin: ********** is the mask of a secret",
+        ),
         (one, "retry", b"[]", "invalid_message", "body"),
         (one, "retry", b"{", "invalid_message", "body"),
     ):
         answer = await post(worked, execution_id, verb, content=body)
-        assert refused(answer) == (422, code)
+        assert refused(answer) == (413 if code == "too_large" else 422, code)
         assert field in answer.json()["detail"]
     await worked.until_status(running, "scheduled")
     assert await count(worked) == 2
@@ -325,6 +343,34 @@ async def test_a_retry_repeats_the_request_and_leaves_the_ended_execution_alone(
     assert row is not None
     assert tuple(row) == (7.0, "https://example.org/hook")
     assert await worked.get(f"/executions/{one}") == before
+
+
+async def test_a_retry_with_other_parameters_is_checked_like_a_new_request(worked: Served) -> None:
+    schema = {"properties": {"customer": {"type": "string"}, "pin": {}, "n": {"type": "integer"}}}
+    await worked.define(
+        "keyed", max_concurrent=1, concurrency_key="/customer", priority_min=4, parameters_schema=schema,
+        runs=False,
+    )  # fmt: skip
+    one = (await worked.submit("keyed", parameters={"customer": "a", "pin": "5678", "n": 1}, priority=4))[
+        "id"
+    ]
+    await worked.run(one, "failed")
+    edited = {"parameters": {"customer": "b", "n": 1, "pin": "1234"}}
+    wrong = await post(worked, one, "retry", json={"parameters": {"customer": "b", "n": "x"}})
+    assert refused(wrong) == (422, "invalid_parameters")
+    assert wrong.json()["detail"].startswith("parameters.n: expected a whole number")
+    first = await post(worked, one, "retry", "again", json=edited)
+    assert (first.status_code, first.json()["retry_of"]) == (202, one)
+    shown = await worked.get(f"/executions/{first.json()['id']}")
+    assert (shown["parameters"], shown["concurrency_key"]) == (edited["parameters"], "b")
+    assert (shown["retry_of"], shown["priority"]) == (one, 4)
+    # The same key is the same retry only with the same parameters.
+    assert (await post(worked, one, "retry", "again", json=edited)).json()["duplicate"]
+    assert refused(await post(worked, one, "retry", "again")) == (409, "idempotency_conflict")
+    entries = (await worked.get("/audit-log", subject_kind="execution"))["items"]
+    assert [each["after"] for each in entries] == [
+        {"retry_id": first.json()["id"], "changed_parameters": ["customer", "pin"]}
+    ]
 
 
 async def test_a_retry_enters_the_tail_of_the_queue_once_for_each_key(worked: Served) -> None:

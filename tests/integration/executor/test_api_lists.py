@@ -33,6 +33,25 @@ async def test_pages_run_from_the_newest_to_the_oldest(api: Served) -> None:
     assert await pages(api, "/executions") == [ids[::-1]]
 
 
+async def test_pages_run_from_the_oldest_to_the_newest_whichever_rows_are_read(
+    api: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.join()
+    ids = await api.submit_many("a.b", 7)
+    await api.start(ids[0])
+    waiting = {"status": ["queued"]}
+    oldest: dict[str, Any] = {"order": "oldest", "limit": 3}
+    assert await pages(api, "/executions", **oldest) == [ids[:3], ids[3:6], ids[6:]]
+    assert await pages(api, "/executions", **oldest, **waiting) == [ids[1:4], ids[4:]]
+    assert await pages(api, "/executions", **oldest, status="running") == [ids[:1]]
+    assert await pages(api, "/executions", **oldest, **waiting, action_ref="a.b") == [ids[1:4], ids[4:]]
+    cursor = (await api.get("/executions", **oldest))["next_cursor"]
+    assert (await api.http.get("/api/v1/executions", params={"cursor": cursor})).status_code == 422
+    # What is read is bounded in this order too.
+    monkeypatch.setattr(selects, "CANDIDATES_MAX", 4)
+    assert await pages(api, "/executions", order="oldest", concurrency_key="none") == [[], []]
+
+
 async def test_a_key_of_an_old_execution_is_found_at_once(
     api: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ from turnstile.executor.dashboard.failures import (
     LastFailure,
     Start,
 )
-from turnstile.executor.dashboard.reading import _STATEMENTS, read_attention, read_failures
+from turnstile.executor.dashboard.reading import _STATEMENTS, read_attention, read_errors, read_failures
 from turnstile.executor.dashboard.state import DEAD_LETTERS_MAX, Attention, DashboardState, QueueOrder
 from turnstile.executor.leader.ledger import Ledger
 from turnstile.executor.leader.records import DefinitionRow
@@ -142,6 +142,31 @@ async def end(led: Led, status: Status, *ids: int, ref: str = "a", seconds_ago: 
     for number, each in enumerate(ids):
         of = {"status": status, "error": error, "completed_at": at + number / 1000}
         await led.write(ended=[ended(each, **of, result=None if error else b"1")])
+
+
+async def fail_with(led: Led, message: str, *ids: int, kind: str = "ValueError") -> None:
+    await led.write(admitted=[admitted(each, action_ref="a") for each in ids])
+    for each in ids:
+        of = {"status": Status.FAILED, "error": (kind, message.replace("ID", str(each))), "result": None}
+        await led.write(ended=[ended(each, **of, completed_at=time.time())])
+
+
+async def test_failures_are_grouped_by_their_error_without_numbers_and_quoted_texts(
+    led: Led, database: Database
+) -> None:
+    await fail_with(led, "invalid address 'customer ID' of order-ID, it isn't known", 1, 2, 3)
+    await fail_with(led, "no answer from 10.0.0.ID:5432 within ID.5s: gave up", 4, 5)
+    await fail_with(led, "no answer from 10.0.0.ID:5432 within ID.5s: gave up", 6, kind="OSError")
+    await end(led, Status.COMPLETED, 7)
+    await end(led, Status.FAILED, 8, ref="other")
+    found = await read_errors(database, "a", [Start("a", None), Start("a", 3)])
+    assert (found.examined, found.failed) == (7, 6)
+    assert [(each.count, each.type, each.message, each.last_id) for each in found.items] == [
+        (3, "ValueError", "invalid address … of …, it isn't known", 3),
+        (2, "ValueError", "no answer from … within …: gave up", 5),
+        (1, "OSError", "no answer from … within …: gave up", 6),
+    ]
+    assert (await read_errors(database, "unused", [Start("unused", None)])).items == []
 
 
 async def test_ends_are_counted_by_action_with_the_latest_failure(led: Led, database: Database) -> None:

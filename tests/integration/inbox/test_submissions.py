@@ -234,3 +234,18 @@ async def test_a_foreign_lock_stops_no_submission(installation: Installation) ->
         ids = [await _submit(installation.session) for _ in range(20)]
         for each in ids:
             assert (await _decided(installation, each))[0] == "admitted"
+
+
+async def test_a_singleton_by_sql_and_http_is_one_execution_also_under_the_next_leader(
+    installation: Installation,
+) -> None:
+    leader = installation.lead()
+    await installation.define("action", "a", max_concurrent=0)
+    (first,) = await installation.submit(request(singleton={"key": "s"}))
+    request_id = await _submit(installation.session, singleton='"s"')
+    assert (await _decided(installation, request_id))[:2] == ("admitted", first["execution_id"])
+    await leader.kill()
+    installation.lead("b")
+    refused = await _submit(installation.session, singleton='{"key": "s", "then": "refuse"}')
+    assert (await _decided(installation, refused))[2] == "singleton_exists"
+    assert await installation.fetch("SELECT execution_id FROM ledger.singleton") == [(first["execution_id"],)]

@@ -53,6 +53,19 @@ async def test_only_workers_that_are_gone_for_long_are_deleted(database: Databas
     assert [row["worker_id"] for row in rows] == ["lives", "young"]
 
 
+async def test_counts_of_a_minute_are_kept_for_a_week(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnstile.executor.retention._ROWS_MAX", 2)
+    await database.fetch(
+        "INSERT INTO ledger.action_minute SELECT now() - n * interval '1 day', 1, 0, 0, 0, 0, 0, 0, 0, 0, 0,"
+        " 'a', 0, 0 FROM generate_series(0, 11) n"
+    )
+    assert await pruner(database).prune_history() == 5
+    assert await pruner(database, retention_history="25h").prune_history() == 5
+    assert await database.fetchval("SELECT count(*) FROM ledger.action_minute") == 2
+
+
 async def test_old_webhooks_fail_or_are_deleted_in_several_batches(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,8 +1,8 @@
 """A service's credentials allow only its work: a worker's cannot submit, read, or speak for another one."""
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
 
@@ -16,7 +16,6 @@ from yarl import URL
 
 from tests.integration.security.fortress import DATABASE, VHOST, Fortress
 from tests.integration.security.test_fortress import read, submit, until_status
-from tests.support.cases import named
 from tests.support.traffic import until
 from turnstile.common.broker import topology
 from turnstile.common.database import Database
@@ -47,6 +46,16 @@ pytestmark = pytest.mark.asyncio(loop_scope="package")
 if TYPE_CHECKING:
     Session: TypeAlias = asyncpg.Connection[asyncpg.Record]
 Act = Callable[[AbstractChannel], Awaitable[Any]]
+
+
+@contextmanager
+def named(case: object) -> Iterator[None]:
+    """Add the case to what fails in this block."""
+    try:
+        yield
+    except BaseException as failure:
+        failure.add_note(f"case: {case}")
+        raise
 
 
 @asynccontextmanager

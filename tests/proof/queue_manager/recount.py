@@ -310,6 +310,8 @@ def _check_action(state: State, action: ActionState) -> None:
     must(
         "recount", action.held == sum(q.held for q in action.queues.values()), action.ref, "held", action.held
     )
+    surplus = sum(q.surplus for q in action.queues.values())
+    must("recount", action.surplus == surplus, action.ref, "surplus", action.surplus)
     if action.window is not None:
         must("recount", action.window.kept == len(action.holding), action.ref, "kept", action.window.kept)
     alive = sum(q.length for q in action.queues.values()) + len(

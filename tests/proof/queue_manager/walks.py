@@ -2,6 +2,7 @@
 
 import pickle
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeVar
 
@@ -16,6 +17,7 @@ from tests.proof.queue_manager.explorer import (
     take_turn,
 )
 from tests.proof.queue_manager.rules import check_idempotence, check_progress
+from turnstile.executor.queue_manager.decisions import Decisions
 from turnstile.executor.queue_manager.definitions import Action, KeySettings, Pool, Rate, Resource, Use
 from turnstile.executor.queue_manager.inputs import (
     DeleteAction,
@@ -153,11 +155,11 @@ def draw(seed: int) -> Configuration:
     )
 
 
-def walk(seed: int, turns: int = 60) -> int:
-    """Walk, checked; return the number of grants. Raises Violation."""
+def turns_of(seed: int, turns: int = 60) -> Iterator[tuple[System, Decisions]]:
+    """Walk, checked; yield the system after each turn, and what was decided. Raises Violation."""
     configuration, dice = draw(seed), random.Random(-seed - 1)
-    system, grants = initial(configuration), 0
-    for number in range(turns):
+    system = initial(configuration)
+    for _ in range(turns):
         events = _choose(configuration, system, dice)
         inputs: list[Input] = []
         now = system.state.now
@@ -169,9 +171,17 @@ def walk(seed: int, turns: int = 60) -> int:
             if event.name == "switch":
                 place, to = event.arguments
                 system.switched = (*system.switched[:place], to, *system.switched[place + 1 :])
-        grants += len(take_turn(system, inputs, now).granted)
+        out = take_turn(system, inputs, now)
         if Event("load") in events:
             load(system)
+        yield system, out
+
+
+def walk(seed: int) -> int:
+    """Walk, and check now and then what the future brings; return the number of grants. Raises Violation."""
+    grants = 0
+    for number, (system, out) in enumerate(turns_of(seed)):
+        grants += len(out.granted)
         if number % 10 == 9:
             packed = pickle.dumps(system.state)
             check_progress(packed, 500)

@@ -49,6 +49,7 @@ from turnstile.executor.leader.records import (
     Loaded,
     PackedWaiting,
     ScheduleRow,
+    SingletonRow,
     Turn,
     WaitingRow,
     WorkerRow,
@@ -117,6 +118,7 @@ class Tables:
     schedules: dict[str, ScheduleRow] = field(default_factory=dict)
     events: dict[int, EventRow] = field(default_factory=dict)
     early_cancels: dict[int, EarlyCancelRow] = field(default_factory=dict)
+    singletons: dict[int, SingletonRow] = field(default_factory=dict)
     inbox: dict[int, InboxRow] = field(default_factory=dict)
     answers: dict[UUID, bytes] = field(default_factory=dict)
     checkpoint: Checkpoint | None = None
@@ -520,6 +522,8 @@ class Postgres:
         _remove(tables.events, turn.events_over)
         tables.early_cancels.update((row.id, row) for row in turn.early_cancels)
         _remove(tables.early_cancels, turn.early_cancels_over)
+        tables.singletons.update((row.execution_id, row) for row in turn.singletons)
+        _remove(tables.singletons, turn.singletons_over)
         for begun, cancelled in turn.inbox_begun:
             (row,) = (each for each in tables.inbox.values() if each.command_id == begun)
             tables.inbox[row.id] = structs.replace(row, cancelled=cancelled)
@@ -565,7 +569,8 @@ class Postgres:
             definitions=list(tables.definitions.values()), waiting=waiting, packed=packed,
             grants=list(tables.grants.values()), live=list(tables.live.values()),
             workers=list(tables.workers.values()), events=list(tables.events.values()),
-            early_cancels=list(tables.early_cancels.values()), schedules=list(tables.schedules.values()),
+            early_cancels=list(tables.early_cancels.values()), singletons=list(tables.singletons.values()),
+            schedules=list(tables.schedules.values()),
             checkpoint=tables.checkpoint, journals=list(tables.journals),
             instant_max=tables.instant_max,
         )  # fmt: skip

@@ -203,9 +203,26 @@ def test_a_key_keeps_its_weight_when_its_limit_is_changed() -> None:
         assert stored.put_bodies == [{"max_concurrent": 5, **weight}]
 
 
+def history(**fields: Any) -> Json:
+    counts = dict.fromkeys(
+        ("admitted", "started", "completed", "failed", "timeout", "cancelled", "expired", "abandoned"), 0
+    )
+    points = [{**counts, "completed": 8 * (minute == 59), "timeout": minute == 0} for minute in range(60)]
+    totals = {**counts, "completed": 8, "timeout": 1}
+    waiting = {"waiting_p50_seconds": 0.0123, "waiting_p95_seconds": 75.4}
+    return Json({"points": points, "totals": {**totals, **waiting, **fields}})
+
+
+def test_the_last_hour_is_one_line_with_a_bar_for_three_minutes() -> None:
+    line = drawn(view(history=history())).splitlines()[1]
+    assert line == f"last hour |▁{' ' * 18}█| 9 ended, 1 failed;  waiting p50 12ms, p95 1m15s"
+    line = drawn(view(history=history(waiting_p50_seconds=None, waiting_p95_seconds=1.26))).splitlines()[1]
+    assert line.endswith("waiting p50 -, p95 1.3s")
+
+
 def test_a_screen_is_never_longer_than_the_terminal() -> None:
     seen = view(*(queue(f"a{number}") for number in range(300)), workers=[worker(n) for n in range(90)])
-    seen = replace(seen, degraded={f"pool {n}": "unusable" for n in range(9)})
+    seen = replace(seen, history=history(), degraded={f"pool {n}": "unusable" for n in range(9)})
     for height in (10, 24, 60):
         assert len(drawn(seen, height=height).splitlines()) <= height
     assert "and 2" in drawn(seen)

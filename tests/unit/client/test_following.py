@@ -7,6 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 
 import pytest
+from pydantic import SecretStr
 
 from tests.support.http_server import answering
 from turnstile import AsyncClient, Client, Rejected
@@ -38,6 +39,7 @@ class _Api:
         self.waits: list[list[str] | None] = []
         self.refuses_waits = False
         self.ends_at = 0
+        self.retries: list[bytes] = []
 
     def answer(self, path: str, body: bytes) -> tuple[int, bytes]:
         parts = urlsplit(path)
@@ -53,6 +55,7 @@ class _Api:
                 cursor = str(first - 2) if first > 2 else None
                 return 200, json.dumps({"items": items, "next_cursor": cursor}).encode()
             case ["executions", id_, "retry"]:
+                self.retries.append(body)
                 answer = {"id": int(id_) + 1, "status": "queued", "position": 1, "duplicate": False}
                 return 202, json.dumps(answer).encode()
             case ["executions", "1"]:
@@ -84,13 +87,17 @@ def url(api: _Api) -> Iterator[str]:
         yield url
 
 
-async def test_a_request_is_followed_until_its_execution_has_a_handle(url: str) -> None:
+async def test_a_request_is_followed_until_its_execution_has_a_handle(url: str, api: _Api) -> None:
     async with AsyncClient(http_url=url) as client:
         assert (await client.submission(_ID)).status == "pending"
         handle = await client.admitted(str(_ID), timeout="30s")
         assert handle.id == 5
-        retried = await handle.retry()
+        retried = await handle.retry(parameters={"a": 1})
         assert (retried.id, (await retried.logs()).ended) == (6, True)
+        assert (await client.retry(5)).id == 6
+        assert api.retries == [b'{"parameters":{"a":1}}', b"{}"]
+        with pytest.raises(Rejected, match=r"invalid_parameters: parameters\.pin: a secret of pydantic"):
+            await client.retry(5, parameters={"pin": SecretStr("1234")})
         assert [each.id async for each in client.list_all(action_ref="a")] == [5, 4, 3, 2, 1]
 
 
@@ -99,6 +106,8 @@ def test_the_blocking_client_does_the_same(url: str, api: _Api) -> None:
         handle = client.admitted(_ID, int)
         assert (handle.id, handle.result_type) == (5, int)
         assert (handle.retry().id, handle.logs().ended) == (6, True)
+        assert client.retry(5, parameters={}).id == 6
+        assert api.retries == [b"{}", b'{"parameters":{}}']
         assert [each.id for each in client.list_all()] == [5, 4, 3, 2, 1]
         assert api.limits == ["1000"]
         api.submissions = [{"status": "rejected", "code": "queue_full", "message": "a: full"}]

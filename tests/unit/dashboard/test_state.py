@@ -16,6 +16,7 @@ from turnstile.executor.dashboard.state import (
     RATE_SECONDS,
     ActionTotals,
     DashboardState,
+    Group,
     Queue,
     QueueName,
     QueueOrder,
@@ -151,11 +152,50 @@ def test_failures_are_shown_once_at_the_queue_without_a_key() -> None:
     assert [(each.name, state.failures_of(each)) for each in shown] == [
         (("a", None), failed), (("a", "x"), None), (("a", "y"), None), (("b", None), None)
     ]  # fmt: skip
-    assert state.depths(QueueName("a", None))[-1] == 0
+    assert state.depths(shown[0])[-1] == 0
     state.apply(snapshot(queue("a", enqueued=1, depth=1), seconds=1))
     assert [each.depth for each in state.sorted(QueueOrder.FAILURES, "")] == [1, 1, 1, 0]
     state.apply(snapshot(queue("b"), seconds=2, deleted=["a"]))
     assert [each.name for each in state.sorted(QueueOrder.NAME, "")] == [("b", None)]
+
+
+def grouped(state: DashboardState, search: str = "") -> Sequence[Queue]:
+    return state.sorted(QueueOrder.WAITING, search, by_action=True)
+
+
+def test_the_queues_of_an_action_are_one_group_with_their_sums() -> None:
+    state = DashboardState()
+    state.apply(
+        snapshot(
+            queue("a", "x", depth=2, enqueued=2, oldest_enqueued_at=NOW),
+            queue("a", "y", depth=3, enqueued=3, oldest_enqueued_at=NOW - timedelta(hours=1)),
+            queue("a", "z", enqueued=1, completed=1), queue("b", depth=4, enqueued=4),
+            whole=True,
+        )
+    )  # fmt: skip
+    a, b = grouped(state)
+    assert isinstance(a, Group)
+    assert (a.depth, a.keys, a.idle_keys, a.max_concurrent) == (5, 3, 1, None)
+    assert (a.oldest_enqueued_at, b) == (NOW - timedelta(hours=1), state.queues[QueueName("b", None)])
+    assert [each.name.action_ref for each in grouped(state, "Z")] == ["a"]
+    state.apply(snapshot(queue("a", "x", depth=1, enqueued=2, completed=1), seconds=10))
+    assert grouped(state)[0].depth == 4
+    assert [depth for depth in state.depths(grouped(state)[0]) if depth is not None] == [5, 5, 4]
+    state.apply(snapshot(queue("b"), seconds=11, deleted=["a"]))
+    assert [each.name.action_ref for each in grouped(state)] == ["b"]
+
+
+def test_an_action_that_failed_lately_is_not_idle() -> None:
+    state = DashboardState()
+    state.apply(snapshot(queue("a", "x", completed=1), queue("b"), whole=True))
+    assert [state.is_idle(each) for each in grouped(state)] == [True, True]
+    starts, _ = state.failures.starts(NOW)
+    failed = Failures(read_at=NOW, since=NOW - timedelta(minutes=10), ended=9, failed=3, last=None)
+    state.apply_failures(starts, [("a", failed)])
+    assert [(each.name.action_ref, state.is_idle(each)) for each in grouped(state)] == [
+        ("a", False),
+        ("b", True),
+    ]
 
 
 def test_slots_that_are_held_while_waiting_are_in_use() -> None:
@@ -171,7 +211,7 @@ def test_a_time_without_clients_is_in_no_rate() -> None:
     state.forget()
     state.apply(snapshot(queue("a", completed=100_000), seconds=3600, whole=True))
     state.apply(snapshot(queue("a", completed=100_020), seconds=3610))
-    rates = state.rates(QueueName("a", None))
+    rates = state.rates(state.queues[QueueName("a", None)])
     assert rates is not None
     assert rates.completed == pytest.approx(2.0)
 
@@ -180,13 +220,17 @@ def test_lengths_go_on_and_rates_begin_anew_with_another_leader_and_without_one(
     name, state = QueueName("a", None), DashboardState()
     state.apply(snapshot(queue("a", depth=3, enqueued=100, completed=50), whole=True))
     state.apply(snapshot(queue("a", depth=2, enqueued=None, completed=None), seconds=10, whole=True))
-    assert (state.rates(name), state.total()[0].total_enqueued, state.total()[1]) == (None, None, None)
+    assert (state.rates(state.queues[name]), state.total()[0].total_enqueued, state.total()[1]) == (
+        None,
+        None,
+        None,
+    )
     state.apply(snapshot(queue("a", depth=2, enqueued=0, completed=0), seconds=20, whole=True))
     state.apply(snapshot(queue("a", depth=5, enqueued=30, completed=20), seconds=30))
-    rates = state.rates(name)
+    rates = state.rates(state.queues[name])
     assert rates is not None
     assert (rates.enqueued, rates.completed) == (3, 2)
-    assert [depth for depth in state.depths(name) if depth is not None] == [3, 3, 2, 2, 2, 2, 5]
+    assert [depth for depth in state.depths(state.queues[name]) if depth is not None] == [3, 3, 2, 2, 2, 2, 5]
 
 
 def test_a_full_state_keeps_the_busiest_queues(monkeypatch: pytest.MonkeyPatch) -> None:

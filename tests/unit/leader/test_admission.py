@@ -1,6 +1,6 @@
 """What is a duplicate, what is too early, who is answered."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import UUID, uuid5
 
@@ -18,8 +18,9 @@ from turnstile.executor.leader.ports import (
     InboxRow,
     RefusedRequest,
     Request,
+    Singleton,
 )
-from turnstile.executor.leader.records import DefinitionRow, EarlyCancelRow, Known
+from turnstile.executor.leader.records import DefinitionRow, EarlyCancelRow, Known, SingletonRow
 from turnstile.executor.leader.registration import register
 from turnstile.executor.leader.sessions import Sessions
 from turnstile.executor.leader.turns import join
@@ -47,12 +48,12 @@ def message(body: Request | CancelRequest | RefusedRequest, key: str) -> Source:
 class World:
     """An admission beside a state with one action and one worker slot."""
 
-    def __init__(self, *early: EarlyCancelRow) -> None:
+    def __init__(self, *early: EarlyCancelRow, singletons: Iterable[SingletonRow] = ()) -> None:
         self.state = State()
         joined = WorkerChanged(worker_id="w", pools=frozenset({"default"}), concurrency=1)
         decide(self.state, [DefineAction(action=Action(ref="a")), joined], 0.0)
         self.definitions = Definitions([DEFINED])
-        self.admission = Admission(early, self.state, self.definitions)
+        self.admission = Admission(early, singletons, self.state, self.definitions)
 
     def turn(self, *sources: Source, now: float = 1.0) -> Decisions:
         inputs = [each for source in sources for each in self.admission.inputs(source, now)]
@@ -285,3 +286,103 @@ def test_two_workers_that_register_one_action_in_one_turn_define_it_once() -> No
     _, first = registered(world, {"ref": "b", "max_concurrent": 2})
     _, second = registered(world, {"ref": "b", "max_concurrent": 9})
     assert (len(first), second) == (1, [])
+
+
+def single(
+    text: str = "1", *, when: str = "waiting_or_running", then: str = "return_existing", ref: str = "a"
+) -> Request:
+    return structs.replace(request(text, ref=ref), singleton=Singleton("s", when, then))  # type: ignore[arg-type]
+
+
+def test_a_second_request_with_a_singleton_is_answered_with_the_first_execution_until_that_ends() -> None:
+    world = World()
+    decide(world.state, [DefineAction(action=Action(ref="a", max_concurrent=0))], 0.0)
+    (first,) = world.turn(message(single("1"), "m1")).admitted
+    assert not world.turn(message(single("2"), "m2")).admitted
+    assert [(a["execution_id"], a["duplicate"]) for a in world.answers()] == [(1, False), (1, True)]
+    world.turn(message(CancelRequest(execution_id=first.id, idempotency_key=None, reason=""), "c"))
+    assert [each.id for each in world.turn(message(single("3"), "m3")).admitted] == [2]
+
+
+def test_of_two_requests_with_a_singleton_in_one_turn_the_second_is_answered_with_the_first() -> None:
+    world = World()
+    out = world.turn(message(single("1"), "m1"), message(single("2"), "m2"))
+    assert len(out.admitted) == 1
+    assert [(a["execution_id"], a["duplicate"]) for a in world.answers()] == [(1, False), (1, True)]
+
+
+def test_a_singleton_is_of_one_action() -> None:
+    world = World()
+    decide(world.state, [DefineAction(action=Action(ref="b"))], 0.0)
+    assert len(world.turn(message(single(), "m1"), message(single(ref="b"), "m2")).admitted) == 2
+
+
+def test_a_second_request_with_a_singleton_is_refused_if_it_says_so() -> None:
+    world = World()
+    world.turn(message(single(), "m1"), message(single("2", then="refuse"), "m2"))
+    world.turn(message(single("3", then="refuse"), "m3"))
+    _, *refused = world.answers()
+    assert [each["code"] for each in refused] == [Code.SINGLETON_EXISTS] * 2
+    assert "'s' names execution 1, which is " in refused[1]["message"]
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+def test_a_newer_request_replaces_the_one_with_its_singleton(turns: int) -> None:
+    world = World()
+    decide(world.state, [DefineAction(action=Action(ref="a", max_concurrent=0))], 0.0)
+    sources = [message(single(str(n), then="cancel_running"), f"m{n}") for n in range(3)]
+    outs = [world.turn(*sources)] if turns == 1 else [world.turn(each) for each in sources]
+    assert [each.id for out in outs for each in out.admitted] == [1, 2, 3]
+    assert [(each.id, each.status) for out in outs for each in out.finished] == [
+        (1, Status.CANCELLED),
+        (2, Status.CANCELLED),
+    ]
+
+
+def test_a_replaced_execution_at_a_worker_is_asked_to_stop() -> None:
+    world = World()
+    world.turn(message(single("1"), "m1"))
+    out = world.turn(message(single("2", then="cancel_running"), "m2"))
+    assert [each.execution_id for each in out.asked] == [1]
+    assert [each.id for each in out.admitted] == [2]
+
+
+def test_a_singleton_of_what_waits_admits_one_beside_the_running_one() -> None:
+    world = World()
+    decide(world.state, [DefineAction(action=Action(ref="a", max_concurrent=1))], 0.0)
+    admitted = [world.turn(message(single(str(n), when="waiting"), f"m{n}")).admitted for n in range(3)]
+    assert [[each.id for each in one] for one in admitted] == [[1], [2], []]
+    assert [each["execution_id"] for each in world.answers()] == [1, 2, 2]
+
+
+def test_a_request_behind_the_cancel_of_its_singleton_is_admitted() -> None:
+    world = World()
+    decide(world.state, [DefineAction(action=Action(ref="a", max_concurrent=0))], 0.0)
+    world.turn(message(single("1"), "m1"))
+    cancel = CancelRequest(execution_id=1, idempotency_key=None, reason="")
+    assert [e.id for e in world.turn(message(cancel, "c"), message(single("2"), "m2")).admitted] == [2]
+
+
+def test_a_singleton_survives_a_change_of_leader() -> None:
+    world = World()
+    decide(world.state, [DefineAction(action=Action(ref="a", max_concurrent=0))], 0.0)
+    world.turn(message(single("1"), "m1"))
+    rows = world.admission.singletons.rows
+    next_leader = World(singletons=rows)
+    next_leader.state = world.state
+    next_leader.admission = Admission((), rows, world.state, world.definitions)
+    assert not next_leader.turn(message(single("2"), "m2")).admitted
+
+
+def test_a_singleton_that_ends_in_the_turn_of_its_admission_leaves_no_row() -> None:
+    world = World()
+    cancel = CancelRequest(execution_id=None, idempotency_key="k", reason="")
+    keyed = structs.replace(single(), idempotency_key="k")
+    world.turn(message(keyed, "m"), message(cancel, "c"))
+    assert (world.admission.singletons.rows, world.admission.singletons.over) == ([], [])
+
+
+def test_a_second_request_shares_the_refusal_of_the_first_one() -> None:
+    world = World()
+    world.turn(message(single(ref="unknown"), "m1"), message(single("2", ref="unknown"), "m2"))
+    assert [a["code"] for a in world.answers()] == [Code.UNKNOWN_ACTION] * 2

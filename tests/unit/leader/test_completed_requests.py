@@ -79,6 +79,15 @@ def test_a_retry_keeps_its_key_whatever_the_action_says_now() -> None:
     assert completed(_request(key="", priority=3, retry_of=7), {"concurrency_key": "/c"}).key == ""
 
 
+def test_an_edited_retry_is_keyed_by_its_own_parameters_and_bound_by_the_priority_of_its_action() -> None:
+    edited = _request('{"c": "new"}', key="old", priority=1, retry_of=7, edited=["c"])
+    assert completed(edited, {"concurrency_key": "/c"}).key == "new"
+    assert completed(edited, {"submitter_keys": True}).key == "old"
+    assert completed(edited, {}).key == "old"
+    with pytest.raises(Refusal, match="priority: 1 is below the priority_min of the action, 4"):
+        completed(edited, {"priority_min": 4})
+
+
 def test_the_webhook_of_the_request_counts_before_that_of_the_action() -> None:
     assert completed(_request(), {"callback_url": "http://x"}).callback_url == "http://x"
     assert (

@@ -9,12 +9,13 @@ from turnstile.common.domain.states import Status
 from turnstile.executor.questions.answering import answer, live_execution
 from turnstile.executor.questions.changes import ChangeLog
 from turnstile.executor.questions.estimate import Durations
-from turnstile.executor.questions.explain import members_at, order_at
+from turnstile.executor.questions.explain import Bound, counts_by_bound, members_at, order_at
 from turnstile.executor.questions.gates import Steps, places_at
 from turnstile.executor.questions.protocol import (
     EXPLAINED_MAX,
     PAGE_MAX,
     Answered,
+    BoundsOf,
     Changes,
     ChangesPage,
     Execution,
@@ -29,6 +30,7 @@ from turnstile.executor.questions.protocol import (
     QueueOf,
     ResourceQueue,
     Stats,
+    Stops,
     Unanswered,
     WorkerOf,
     Workers,
@@ -183,6 +185,42 @@ def test_what_lives_is_listed_with_its_worker_and_what_has_ended_is_not() -> Non
     assert found[1].cancel_requested_at == requested_at
 
 
+def test_what_stops_each_action_is_named_with_the_key_that_other_keys_starve() -> None:
+    has = Installation(
+        DefineAction(action=Action(ref="keyed", max_concurrent_total=2)),
+        DefineAction(action=Action(ref="limited", max_concurrent=1)),
+        DefineAction(action=Action(ref="paused", paused=True)),
+        DefineAction(action=Action(ref="unserved", pool="gpu", max_concurrent=1)),
+        WorkerChanged(worker_id="w", pools=frozenset({"default"}), concurrency=10),
+    )
+    has.admit("keyed", key="big", count=4)
+    since = has.now + 1.0
+    has.admit("keyed", key="small")
+    for ref in ("limited", "paused", "unserved"):
+        has.admit(ref, count=3)
+    found = {each.action_ref: each for each in has.ask(Stops()).actions}
+    assert {ref: (each.reason, each.waiting) for ref, each in found.items()} == {
+        "keyed": ("total", 3), "paused": ("paused", 3), "unserved": ("no_worker", 3),
+    }  # fmt: skip
+    starved = found["keyed"].starved
+    assert starved is not None
+    assert (starved.key, starved.oldest_enqueued_at) == ("small", since)
+    assert (starved.holder, starved.holder_slots) == ("big", 2)
+
+
+def test_units_that_are_held_by_what_waits_for_a_later_resource_lie_idle() -> None:
+    uses = (Use(resource="desk"), Use(resource="licence"))
+    has = Installation(
+        DefineResource(resource=Resource(name="desk", capacity=4, rank=1)),
+        DefineResource(resource=Resource(name="licence", capacity=1, rank=2)),
+        DefineAction(action=Action(ref="a", uses=uses)),
+        WorkerChanged(worker_id="w", pools=frozenset({"default"}), concurrency=10),
+    )
+    has.admit("a", count=6)
+    (idle,) = has.ask(Stops()).idle
+    assert (idle.resource, idle.held_waiting, idle.reason, idle.later) == ("desk", 3, "resource", "licence")
+
+
 def test_counts_of_all_actions_come_in_pages() -> None:
     has = Installation(*(DefineAction(action=Action(ref=f"a{n}")) for n in range(5)))
     has.admit("a3", count=2)
@@ -307,6 +345,17 @@ def test_gates_are_counted_for_gauges() -> None:
     ]
 
 
+def test_the_bounds_of_actions_name_what_keeps_their_queues_waiting() -> None:
+    has = installation(slots=1, concurrency=2)
+    has.turn(DefineResource(resource=Resource(name="r", capacity=0)))
+    has.turn(DefineAction(action=Action(ref="b", uses=(Use(resource="r"),), max_concurrent=9)))
+    has.admit("b", key="k", count=3)
+    (found,) = has.ask(BoundsOf(action_refs=("b", "unknown")))
+    assert (found.next, found.is_closed) == (Bound("resource", "r", "capacity_zero"), True)
+    assert counts_by_bound(found, 3, 0, 0) == {Bound("resource", "r", "capacity_zero"): 3}
+    assert counts_by_bound(found, 0, 0, 0, "other") == {}
+
+
 def test_workers_come_in_pages_and_one_with_what_it_holds() -> None:
     has = installation()
     for name in ("x", "v"):
@@ -318,6 +367,8 @@ def test_workers_come_in_pages_and_one_with_what_it_holds() -> None:
     second = has.ask(Workers(after_id="w"))
     assert [each.worker_id for each in second.items] == ["x"]
     assert second.next_id is None
+    assert [each.worker_id for each in has.ask(Workers(action_ref="a")).items] == ["w"]
+    assert has.ask(Workers(action_ref="unknown")).items == ()
     one = has.ask(WorkerOf(worker_id="w"))
     assert one is not None
     assert [each.id for each in one.held] == [running]

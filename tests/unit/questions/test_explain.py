@@ -1,12 +1,12 @@
 """Why executions wait, and what the counts and pages of queues and gates say about them (P10)."""
 
-import random
 from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tests.proof.queue_manager.walks import turns_of
 from turnstile.common.domain.states import Status
 from turnstile.executor.questions.answering import queue_stats
 from turnstile.executor.questions.explain import (
@@ -32,20 +32,16 @@ from turnstile.executor.queue_manager.definitions import (
 )
 from turnstile.executor.queue_manager.inputs import (
     Admit,
-    Cancel,
     DefineAction,
     DefinePool,
     DefineResource,
     Ended,
     Input,
-    Returned,
     SetKey,
     Started,
     WorkerChanged,
-    WorkerGone,
 )
-from turnstile.executor.queue_manager.retries import RetryPolicy
-from turnstile.executor.queue_manager.state import Execution, PoolState, ResourceGate, State
+from turnstile.executor.queue_manager.state import ActionState, Execution, PoolState, ResourceGate, State
 
 
 class Scheduler:
@@ -467,6 +463,38 @@ def test_the_stats_have_the_longest_queues_of_keys_and_the_totals() -> None:
     ]
 
 
+def why(scheduler: Scheduler, ref: str = "a") -> list[tuple[str, str, int]]:
+    stats = stats_of(scheduler.state, ref)
+    assert stats is not None
+    assert sum(count for _, count in stats.why) == stats.queue_length
+    return [(bound.reason, bound.name, count) for bound, count in stats.why]
+
+
+def test_executions_behind_a_free_slot_wait_for_what_the_first_one_waits_for() -> None:
+    scheduler = Scheduler(define(max_concurrent=1))
+    scheduler.admit("a", 7)
+    assert why(scheduler) == [("no_worker", "default", 7)]
+    scheduler.turn(worker(slots=1))
+    assert why(scheduler) == [("limit", "", 6)]
+    scheduler.turn(define(max_concurrent=1, paused=True))
+    assert why(scheduler) == [("paused", "", 6)]
+
+
+def test_executions_behind_one_that_holds_its_slot_while_it_waits_wait_for_the_same() -> None:
+    scheduler = Scheduler(
+        resource("first", 9, rank=1), resource("second", 1, rank=2),
+        define("a", Use(resource="first"), Use(resource="second"), max_concurrent=2), worker(),
+    )  # fmt: skip
+    scheduler.admit("a", 5)
+    stats = stats_of(scheduler.state, "a")
+    assert stats is not None
+    assert (stats.active_count, stats.held_waiting) == (1, 1)
+    assert why(scheduler) == [("resource", "second", 4)]
+    assert [(gate.gate, gate.held, gate.capacity) for gate in stats.gates] == [
+        ("resource first", 2, 9), ("resource second", 1, 1), ("pool default", 1, 10)
+    ]  # fmt: skip
+
+
 def test_units_that_wait_at_a_later_gate_are_reported_as_idle() -> None:
     scheduler, _, holding = between_two_resources()
     gate = scheduler.state.resources["first"]
@@ -517,101 +545,22 @@ def test_what_a_fair_resource_and_a_fair_total_list_starts_in_that_order() -> No
 
 # Random walks.
 
-ACTIONS = [
-    Action(ref="plain"),
-    Action(ref="limited", max_concurrent=2, retry=RetryPolicy(max_attempts=3)),
-    Action(ref="keyed", max_concurrent=1, max_concurrent_total=3, order="fair"),
-    Action(ref="slow", rate=Rate(starts=2, per_seconds=5), max_concurrent=4),
-    Action(ref="light", uses=(Use(resource="cad"),), pool="gpu"),
-    Action(ref="heavy", uses=(Use(resource="cad", units=2), Use(resource="api")), max_concurrent=3),
-    Action(ref="both", uses=(Use(resource="cad"), Use(resource="api", weight=2)), max_concurrent_total=2),
-    Action(ref="alone", uses=(Use(resource="api"),), pool="gpu", ttl_seconds=20.0),
-]
-RESOURCES = [
-    Resource(name="cad", capacity=3, rank=1, patience_seconds=4.0),
-    Resource(name="api", capacity=2, rank=2, order="fair", rate=Rate(starts=3, per_seconds=3)),
-]
+
+def waiting_of(action: ActionState) -> dict[int, tuple[str, int]]:
+    """Return key and priority of what has not ended and is neither at a worker nor delayed."""
+    queued = {
+        each: (key, priority)
+        for key, queue in action.queues.items()
+        for priority, ids in queue.waiting.items()
+        for each in ids
+    }
+    return queued | {each.id: (each.queue.key, each.priority) for each in action.holding}
 
 
-class Walk:
-    """A scheduler with all kinds of gates, and random inputs for it."""
-
-    def __init__(self, seed: int) -> None:
-        self.dice = random.Random(seed)
-        self.scheduler = Scheduler(
-            *(DefineResource(resource=each) for each in RESOURCES),
-            *(DefineAction(action=each) for each in ACTIONS),
-            worker(slots=3),
-        )
-        self.scheduler.run_seconds = 0.01 if seed % 2 else None
-
-    def step(self) -> Decisions:
-        inputs = [each for _ in range(self.dice.randint(1, 4)) if (each := self.some()) is not None]
-        return self.scheduler.turn(*inputs, after=self.dice.choice([0.0, 0.5, 2.0]))
-
-    def some(self) -> Input | None:
-        dice, scheduler = self.dice, self.scheduler
-        action = dice.choice(ACTIONS)
-        running = scheduler.running()
-        match dice.choices(
-            ["admit", "end", "return", "cancel", "worker", "gone", "define"], [9, 8, 1, 1, 2, 1, 2]
-        )[0]:
-            case "admit":
-                run_at = scheduler.now + 3 if dice.random() < 0.1 else None
-                timeout = 9.0 if dice.random() < 0.1 else None
-                return Admit(
-                    action_ref=action.ref, key=dice.choice("123"), priority=dice.choice([1, 3, 3, 3]),
-                    run_at=run_at, timeout_seconds=timeout,
-                )  # fmt: skip
-            case "end" if running:
-                return scheduler.ended(
-                    dice.choice(running).id, **dice.choice([{}, {}, {"is_retryable": True}])
-                )
-            case "return" if running:
-                execution = dice.choice(running)
-                assert execution.grant is not None
-                return Returned(execution_id=execution.id, grant=execution.grant)
-            case "cancel" if scheduler.live:
-                execution_id = dice.choice(sorted(scheduler.live))
-                ref, key, priority = scheduler.live[execution_id]
-                return Cancel(
-                    execution_id=execution_id, reason="", action_ref=ref, key=key, priority=priority
-                )  # fmt: skip
-            case "worker":
-                pools = dice.choice(["default", "default gpu", "gpu"])
-                taking = dice.random() < 0.8
-                return worker(dice.choice("xyz"), slots=dice.randint(1, 3), pools=pools, is_taking=taking)
-            case "gone":
-                return WorkerGone(worker_id=dice.choice("xyz"))
-            case "define":
-                return self.some_definition(action)
-            case _:
-                return None
-
-    def some_definition(self, action: Action) -> Input:
-        dice = self.dice
-        paused = dice.random() < 0.2
-        match dice.randint(0, 3):
-            case 0:
-                limit = dice.choice([None, 0, 1, 3])
-                return DefineAction(action=replace(action, paused=paused, max_concurrent=limit))
-            case 1:
-                changed = replace(dice.choice(RESOURCES), paused=paused, capacity=dice.randint(0, 4))
-                return DefineResource(resource=changed)
-            case 2:
-                pool = Pool(name=dice.choice(["default", "gpu"]), paused=paused)
-                return DefinePool(pool=pool if dice.random() < 0.7 else replace(pool, order="arrival"))
-            case _:
-                own = KeySettings(has_limit=True, max_concurrent=dice.randint(0, 3))
-                return SetKey(action_ref=action.ref, key=dice.choice("12"), settings=dice.choice([None, own]))
-
-
-def assert_true(scheduler: Scheduler, execution_id: int, found: Explanation) -> None:
+def assert_true(state: State, action: ActionState, key: str, execution_id: int, found: Explanation) -> None:
     """Check that what a reason claims is so."""
-    state, on = scheduler.state, found.waiting_on
+    on = found.waiting_on
     assert on is not None
-    ref, key, _ = scheduler.live[execution_id]
-    action = state.actions[ref]
     definition, total = action.definition, action.definition.max_concurrent_total
     match on.reason:
         case "paused":
@@ -656,18 +605,6 @@ def assert_true(scheduler: Scheduler, execution_id: int, found: Explanation) -> 
             pytest.fail(f"{on.reason} is no reason at the end of a turn")
 
 
-def naively_waiting(scheduler: Scheduler, ref: str) -> list[int]:
-    """Return what was admitted, has not ended, and is neither at a worker nor delayed."""
-    executions = scheduler.state.executions
-    return [
-        each
-        for each, (action_ref, _, _) in scheduler.live.items()
-        if action_ref == ref
-        and (each not in executions or executions[each].worker is None)
-        and (each not in executions or executions[each].status is not Status.DELAYED)
-    ]
-
-
 def test_the_first_position_among_many_keys_is_found_without_looking_at_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -699,42 +636,43 @@ def test_the_counts_of_many_keys_are_taken_in_steps() -> None:
     assert (stats.queue_length, stats.active_count, len(stats.by_key)) == (599, 1, 100)
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", range(80))
 def test_every_reason_is_true_and_the_counts_are_those_of_the_reasons(seed: int) -> None:
-    walk = Walk(seed)
-    scheduler = walk.scheduler
-    for _ in range(100):
-        walk.step()
-        for action in ACTIONS:
-            waiting = naively_waiting(scheduler, action.ref)
-            found = {each: scheduler.explain(each) for each in waiting}
-            for execution_id, explanation in found.items():
-                assert_true(scheduler, execution_id, explanation)
-            stats = stats_of(scheduler.state, action.ref)
+    for system, _ in turns_of(seed):
+        state = system.state
+        for ref, action in state.actions.items():
+            waiting = waiting_of(action)
+            reasons = Counter[str]()
+            for execution_id, (key, priority) in waiting.items():
+                found = explain(state, execution_id, ref, key, priority)
+                assert found is not None
+                assert_true(state, action, key, execution_id, found)
+                reasons += Counter([found.waiting_on.reason] if found.waiting_on else [])
+            stats = stats_of(state, ref)
             assert stats is not None
             assert stats.queue_length == sum(stats.waiting.values()) == len(waiting)
-            assert sum(key.queue_length for key in stats.by_key) == len(waiting)
-            reasons = Counter(each.waiting_on.reason for each in found.values() if each.waiting_on)
+            with_key = sum(bool(key) for key, _ in waiting.values())
+            assert sum(key.queue_length for key in stats.by_key) == with_key
             assert +Counter(stats.waiting) == reasons
-            at_workers = [each for each in scheduler.running() if each.queue.action.ref == action.ref]
-            in_runs = sum(queue.surplus for queue in scheduler.state.actions[action.ref].queues.values())
+            at_workers = [e for e in state.executions.values() if e.worker and e.queue.action is action]
+            in_runs = sum(queue.surplus for queue in action.queues.values())
             assert stats.active_count == len(at_workers) - in_runs
-        for name, pool in scheduler.state.pools.items():
-            workers = [each for each in scheduler.state.workers.values() if name in each.pools]
-            counts = pool_counts(scheduler.state, pool)
+        for name, pool in state.pools.items():
+            workers = [each for each in state.workers.values() if name in each.pools]
+            counts = pool_counts(state, pool)
             assert counts.held <= counts.wanted
             assert counts.held <= sum(each.concurrency for each in workers)
 
 
 def test_questions_change_no_decision() -> None:
     for seed in range(6):
-        asked, left_alone = Walk(seed), Walk(seed)
-        for _ in range(60):
-            for execution_id in asked.scheduler.live:
-                asked.scheduler.explain(execution_id)
-            listed_at(asked.scheduler.state, asked.scheduler.state.pools["gpu"])
-            listed_at(asked.scheduler.state, asked.scheduler.state.resources["cad"])
-            granted, expected = asked.step().granted, left_alone.step().granted
-            assert [(each.id, each.grant, each.worker.id) for each in granted] == [
-                (each.id, each.grant, each.worker.id) for each in expected
+        for (asked, out), (_, left_alone) in zip(turns_of(seed), turns_of(seed), strict=True):
+            for ref, action in asked.state.actions.items():
+                for execution_id, (key, priority) in waiting_of(action).items():
+                    explain(asked.state, execution_id, ref, key, priority)
+            gates: list[ResourceGate | PoolState] = [*asked.state.pools.values()]
+            for gate in (*gates, *asked.state.resources.values()):
+                listed_at(asked.state, gate)
+            assert [(each.id, each.grant, each.worker.id) for each in out.granted] == [
+                (each.id, each.grant, each.worker.id) for each in left_alone.granted
             ]

@@ -125,14 +125,6 @@ async def test_the_next_one_starts_the_moment_one_ends(world: World) -> None:
     assert world.runner.started == [1, 2]
 
 
-async def test_a_slow_queue_delays_no_other_queue(world: World) -> None:
-    await world.offer(1, 2, queue="slow", at_once=1)
-    await world.offer(3, 4, queue="r", at_once=1)
-    await world.end(3)
-    await world.end(4)
-    assert world.ends() == [(3, "completed"), (4, "completed")]
-
-
 async def test_what_expired_before_its_start_ends_without_starting(world: World) -> None:
     await world.offer(1, at_once=1)
     await world.offer(2, 3, at_once=1, expires_in_seconds=5.0)
