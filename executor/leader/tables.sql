@@ -296,9 +296,10 @@ CREATE INDEX worker_living ON ledger.worker (worker_id) WHERE gone_at IS NULL;
 -- Those that are gone: lists, and retention.
 CREATE INDEX worker_gone ON ledger.worker (registered_at) WHERE gone_at IS NOT NULL;
 
--- Actions, keys, resources, pools and schedules as they are now; and as `code`, by action, the JSON Schemas that workers
--- derived from their code: a body with `versions`, the one that was registered last at the end, each with
--- `hash`, `parameters`, `result` and `registered_at`. `ledger.worker.about` has the hashes of each worker.
+-- Actions, keys, resources, pools and schedules as they are now; and as `code`, by action, the JSON Schemas
+-- that workers derived from their code: a body with `versions`, the one that was registered last at the end,
+-- each with `hash`, `parameters`, `result` and `registered_at`. `ledger.worker.about` has the hashes of each
+-- worker.
 CREATE TABLE ledger.definition (
     kind text NOT NULL,
     -- Lists are in this order.

@@ -1,4 +1,4 @@
-// The screen of schedules: when actions run by themselves, what became of the last occurrences; pause and run.
+// The screen of schedules: when actions run by themselves, and what became of the last occurrences.
 
 import { button, el } from "./dom.js";
 import { count, duration } from "./format.js";
