@@ -135,7 +135,7 @@ reference: $(READY) ## Write docs/reference, and the grants of the database, fro
 		> executor/permissions/rights.sql
 
 .PHONY: pictures
-pictures: $(READY) ## Take a picture of every screen of the dashboard: light, dark, phone (ARGS=--docs)
+pictures: $(READY) ## Take a picture of every screen of the dashboard: light, dark, phone, wide (ARGS=--docs)
 	@$(BIN)/python -m tests.integration.dashboard.pictures $(ARGS)
 
 .PHONY: format

@@ -48,9 +48,6 @@ class InvalidWireMessage(ValueError):
     """A body that does not follow the protocol; the text names the field."""
 
 
-_NO_RESULT: Final = msgspec.Raw()
-
-
 class Wire(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What travels. Fields with their default are left out."""
 
@@ -131,7 +128,7 @@ class _Ended(Wire, tag="execution.completed"):
     execution_id: int
     grant: str
     status: _EndStatus
-    result: msgspec.Raw = _NO_RESULT
+    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     error_type: str | None = None
     error_message: str | None = None
     is_retryable: bool = False
@@ -416,10 +413,10 @@ def _report_to_wire(body: ReportBody) -> _Held | _Ended | _Started | _Returned |
             error_type, error_message = (None, None) if body.error is None else body.error
             return _Ended(
                 execution_id=body.execution_id, grant=str(body.grant), status=_END_NAMES[body.status],
-                result=_NO_RESULT if body.result is None else msgspec.Raw(body.result), error_type=error_type,
-                error_message=error_message, is_retryable=body.is_retryable, delay=body.delay_seconds,
-                started_at=body.started_at, completed_at=body.completed_at, log=body.log,
-                log_start=body.log_start, progress=body.progress,
+                result=msgspec.UNSET if body.result is None else msgspec.Raw(body.result),
+                error_type=error_type, error_message=error_message, is_retryable=body.is_retryable,
+                delay=body.delay_seconds, started_at=body.started_at, completed_at=body.completed_at,
+                log=body.log, log_start=body.log_start, progress=body.progress,
             )  # fmt: skip
         case AttemptStarted():
             return _Started(execution_id=body.execution_id, grant=str(body.grant), at=body.at)
@@ -440,7 +437,7 @@ def _report_of(body: _Held | _Ended | _Started | _Returned | _Leaving) -> Report
             error = None if body.error_type is None else (body.error_type, body.error_message or "")
             return AttemptEnded(
                 execution_id=body.execution_id, grant=grant_of(body.grant), status=_ENDS[body.status],
-                result=bytes(body.result) or None, error=error,
+                result=None if body.result is msgspec.UNSET else bytes(body.result), error=error,
                 is_retryable=body.is_retryable, delay_seconds=body.delay, started_at=body.started_at,
                 completed_at=body.completed_at, log=body.log, log_start=body.log_start,
                 progress=body.progress,

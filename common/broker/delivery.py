@@ -116,6 +116,11 @@ class Delivery:
         return self._properties.content_type
 
     @property
+    def is_persistent(self) -> bool:
+        """Whether the publisher wants it to survive a restart of the broker."""
+        return self._properties.delivery_mode == 2
+
+    @property
     def headers(self) -> Mapping[str, object]:
         """Header table, with the broker's own `x-death` and others."""
         return self._properties.headers or {}

@@ -177,6 +177,7 @@ class Properties:
 
     content_type: str | None = None
     headers: Mapping[str, object] | None = None
+    delivery_mode: int | None = None
     correlation_id: str | None = None
     reply_to: str | None = None
     message_id: str | None = None

@@ -1,7 +1,7 @@
 """Writes the pages of the reference from the code, so that they cannot differ from it.
 
-In: settings, commands, routes, definitions and signatures, as the program itself has them. Out: Markdown
-files, which a reader of the repository finds in `docs/reference`: `make reference` writes them, and a test
+In: settings, commands, routes, definitions, signatures and messages, as the program itself has them. Out:
+files that a reader of the repository finds in `docs/reference`: `make reference` writes them, and a test
 compares them.
 """
 
@@ -17,6 +17,7 @@ from typer.main import get_command
 
 from generate.python import python_page
 from generate.tables import default_of, fields_table, table
+from generate.worker_messages import worker_messages_schema
 from turnstile.cli import app as turnstile_app
 from turnstile.cli import executor_app
 from turnstile.common.action_definition import (
@@ -60,6 +61,7 @@ def write_reference(folder: Path) -> None:
     }
     for name, text in pages.items():
         (folder / f"{name}.md").write_text(text, encoding="utf-8")
+    (folder / "worker-messages.schema.json").write_text(worker_messages_schema(), encoding="utf-8")
 
 
 _ACCOUNTS = """# Rights of the accounts
@@ -303,7 +305,7 @@ def commands_page() -> str:
     for name, app in _APPS.items():
         parts += [f"\n## {name}\n", *_described(get_command(app), name)]
     umbrella: Any = get_command(turnstile_app)
-    for name in ("dev", "healthcheck"):
+    for name in ("dev", "worker-check", "healthcheck"):
         parts += [
             f"\n## turnstile {name}\n",
             *_described(umbrella.commands[name].load(), f"turnstile {name}"),

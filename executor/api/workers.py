@@ -8,6 +8,7 @@ from pydantic import Field
 
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.fields import check_instant
+from turnstile.executor.api.answers import answer_deadline
 from turnstile.executor.api.auth import CurrentCaller
 from turnstile.executor.api.definition_routes import decided
 from turnstile.executor.api.executions import FilterText
@@ -91,6 +92,24 @@ async def post_drain(parts: Parts, worker_id: WorkerPath, caller: CurrentCaller)
         detail = f"worker_id: {worker_id} is {worker.state}; only a live worker can be drained"
         raise Refused(Code.ALREADY_TERMINAL, detail, id=worker_id, worker_state=worker.state) from None
     return await _existing(parts, worker_id)
+
+
+@routes.post(
+    "/{worker_id}/acknowledge",
+    summary="Acknowledge the loss of a worker: it needs no more attention",
+    description="The dashboard and `GET /workers` show it as acknowledged, and count it no more.",
+    responses=documented(Code.NOT_FOUND, Code.NOT_TERMINAL),
+)
+async def post_acknowledge(parts: Parts, worker_id: WorkerPath, caller: CurrentCaller) -> WorkerDetail:
+    worker = await _existing(parts, worker_id)
+    if worker.acknowledged_at is None:
+        async with answer_deadline():
+            await parts.workers.acknowledge(worker_id, caller)
+        worker = await _existing(parts, worker_id)
+    if worker.acknowledged_at is None:
+        detail = f"worker_id: {worker_id} is {worker.state}; only a lost worker can be acknowledged"
+        raise Refused(Code.NOT_TERMINAL, detail, id=worker_id, worker_state=worker.state)
+    return worker
 
 
 @routes.post(

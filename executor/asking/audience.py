@@ -33,6 +33,7 @@ from turnstile.executor.questions.protocol import (
     pack_unanswered,
     read_question,
 )
+from turnstile.executor.questions.use import UseHistory
 from turnstile.executor.queue_manager.decisions import Decisions
 from turnstile.executor.queue_manager.state import State
 
@@ -133,6 +134,7 @@ class Audience:
             if row.kind == "action" and row.body is None:
                 self._durations.forget(row.name)
         known.changes.note(lead.state, out, _refs_of(turn), self._clock.monotonic())
+        known.uses.note(lead.state, self._clock.monotonic())
         until = time.perf_counter() + TURN_SECONDS
         # Each in turn for one step, so that a long one delays no other.
         while self._due:
@@ -203,6 +205,7 @@ class Knowledge:
         self.lead = lead
         self.durations = durations
         self.changes = ChangeLog(f"{lead.epoch}")
+        self.uses = UseHistory()
         self._audience = audience
         self._led_since = audience.now()
 

@@ -67,7 +67,7 @@ class Commands(LazyCommandGroup):
         "pools": _lazy("pools:app", "Manage pools of workers: order, weights, pause and resume."),
         "schedules": _lazy("schedules:app", "Manage schedules: when actions run by themselves."),
         "queue": _lazy("queues:app", "Show statistics, slot holders and waiting executions."),
-        "workers": _lazy("workers:app", "List, show and drain workers."),
+        "workers": _lazy("workers:app", "List, show, drain and acknowledge workers."),
         "tokens": _of_executor("tokens:app", "Create, list and revoke API tokens."),
         "webhooks": _lazy("webhooks:app", "List webhook deliveries and replay them."),
         "dead-letters": _lazy("dead_letters:app", "Manage dead-lettered messages."),

@@ -21,10 +21,9 @@ from turnstile.executor.cli.execution_view import (
     GATE_COLUMNS,
     LIST_COLUMNS,
     PATH_COLUMNS,
-    cause_lines,
     fields,
     gate_rows,
-    path_rows,
+    help_sentence,
     waiting_sentence,
 )
 from turnstile.executor.cli.output import (
@@ -179,9 +178,8 @@ def print_execution(execution: Json) -> None:
     """Print what an execution waits for, the execution and its attempts."""
     if blocker := waiting_sentence(execution):
         print_line(f"Waits: {blocker}")
-        for line in cause_lines(execution):
-            print_line(line)
-        print_more(PATH_COLUMNS, path_rows(execution))
+        print_line(f"What helps: {help_sentence(execution)}")
+        print_more(PATH_COLUMNS, execution["path"])
         print_line("")
     print_fields(fields(execution))
     print_more(ATTEMPT_COLUMNS, execution["attempts"])

@@ -54,6 +54,11 @@ def _state(resource: Json) -> str:
 _RESOURCES: Final = Definitions(app=app, noun="resource", name=RESOURCE_ARGUMENT, state=_state)
 
 
+def _held(resource: Json) -> str:
+    held = "" if resource["held"] is None else f"{resource['held']} of "
+    return f"{held}{shown('capacity', resource['capacity'])}"
+
+
 def _print_resource(resource: Json) -> None:
     print_fields(_fields(resource))
     for warning in resource["warnings"]:
@@ -63,6 +68,9 @@ def _print_resource(resource: Json) -> None:
 def _fields(resource: Json) -> Iterator[tuple[str, object]]:
     for name in ("name", "capacity", "rank", "order", "rate", "paused"):
         yield name, shown(name, resource[name])
+    yield "held", resource["held"]
+    yield "held while waiting", resource["held_waiting"] or None
+    yield "waiting", resource["waiting"]
     users = [shown("uses", [{**user, "resource": user["action_ref"]}]) for user in resource["used_by"]]
     more = resource["users"] - len(users)
     yield "used by", ", ".join(users) + (f" and {more} more" if more else "")
@@ -84,7 +92,8 @@ _RESOURCES.add_list(
     empty="No resources; create one with 'executor resources put NAME --capacity NUMBER'",
     columns={
         "RESOURCE": "name",
-        "CAPACITY": lambda resource: shown("capacity", resource["capacity"]),
+        "HELD": _held,
+        "WAITING": "waiting",
         "RANK": "rank",
         "ORDER": "order",
         "RATE": lambda resource: "" if resource["rate"] is None else shown("rate", resource["rate"]),

@@ -1,4 +1,4 @@
-"""`executor workers list | show | drain`, over the HTTP API."""
+"""`executor workers list | show | drain | acknowledge`, over the HTTP API."""
 
 from collections.abc import Iterator
 from typing import Annotated, Final
@@ -15,6 +15,7 @@ from turnstile.executor.cli.output import (
     JsonOption,
     Listing,
     counted,
+    for_each,
     instant,
     limit_of,
     print_fields,
@@ -23,14 +24,30 @@ from turnstile.executor.cli.output import (
     show,
 )
 
+
+def state_text(worker: Json) -> str:
+    """Return the state of a worker, and what an operator has to know of it."""
+    more = ["not ready"] if worker["not_ready"] else ["acknowledged"] if worker["acknowledged_at"] else []
+    return ", ".join([worker["state"], *more])
+
+
+def running_text(worker: Json) -> str:
+    """Return how many attempts a worker runs; of one that is gone, what it held then."""
+    if worker["state"] not in ("lost", "stopped"):
+        return f"{worker['running']} of {worker['concurrency']}"
+    more = worker["held_count"] - len(worker["held_ids"])
+    named = ", ".join(f"#{each}" for each in worker["held_ids"]) + (f" and {more} more" if more else "")
+    return f"had {named}" if named else ""
+
+
 _LIST: Final = Listing(
     path="/workers",
     empty="No workers",
     columns={
         "WORKER": "id",
         "NAME": "name",
-        "STATE": lambda worker: worker["state"] + (", not ready" if worker["not_ready"] else ""),
-        "RUNNING": lambda worker: f"{worker['running']} of {worker['concurrency']}",
+        "STATE": state_text,
+        "RUNNING": running_text,
         "POOLS": lambda worker: ", ".join(worker["pools"]),
         "HOST": "host",
         "PID": "pid",
@@ -46,6 +63,14 @@ _RUN_COLUMNS: Final[Columns] = {
     "ATTEMPT": "attempt",
     "STARTED": lambda run: instant(run["started_at"]),
     "STOPPING": lambda run: stopping_sentence(run["stopping"]),
+}
+_HELD_COLUMNS: Final[Columns] = {
+    "HELD WHEN GONE": "id",
+    "ACTION": "action_ref",
+    "KEY": "concurrency_key",
+    "ATTEMPT": "attempt",
+    "STARTED": lambda held: instant(held["started_at"]) or "not started",
+    "NOW": "status",
 }
 _POOL_COLUMNS: Final[Columns] = {
     "POOL": "pool",
@@ -63,7 +88,7 @@ _FAILURE_COLUMNS: Final[Columns] = {
 
 _STATES: Final = ("live", "draining", "overdue", "lost", "stopped")
 
-app = command_line("List, show and drain workers.")
+app = command_line("List, show, drain and acknowledge workers.")
 
 
 @app.command("list")
@@ -120,6 +145,25 @@ def drain(
     )
 
 
+@app.command()
+@with_api
+def acknowledge(
+    api: Api,
+    worker_ids: Annotated[list[str], argument(WORKER, "Ids of lost workers ('executor workers list').")],
+    as_json: JsonOption = False,
+) -> None:
+    """Acknowledge the loss of workers: it needs no more attention, and is counted no more.
+
+    Example: executor workers acknowledge 5f2b8c1e-7f0a-4a53-9d55-2f3f8f5f6a10
+    """
+    for_each(
+        worker_ids,
+        lambda worker_id: api.post(f"{_path(worker_id)}/acknowledge"),
+        lambda worker_id, worker: f"{worker_id} ({worker['name']}): {state_text(worker)}",
+        as_json=as_json,
+    )
+
+
 def _path(worker: str) -> str:
     return f"/workers/{quote(worker, safe='')}"
 
@@ -152,6 +196,7 @@ def _drain_plan(worker_id: str, worker: Json) -> str:
 def _print_worker(worker: Json) -> None:
     print_fields(_fields(worker))
     print_more(_RUN_COLUMNS, worker["runs"])
+    print_more(_HELD_COLUMNS, worker["held"])
     print_more(_POOL_COLUMNS, worker["pool_capacities"])
     print_more(_FAILURE_COLUMNS, worker["failures"])
     if worker["start_notes"]:
@@ -169,7 +214,7 @@ def _fields(worker: Json) -> Iterator[tuple[str, object]]:
     yield "host", f"{worker['host']}, process {worker['pid']}"
     if worker["actions"] is not None:
         yield "actions", ", ".join(action["action_ref"] for action in worker["actions"])
-    for name in ("started_at", "renewed_at", "stopped_at", "lost_at"):
+    for name in ("started_at", "renewed_at", "stopped_at", "lost_at", "acknowledged_at"):
         yield name, instant(worker[name])
 
 

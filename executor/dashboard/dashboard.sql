@@ -166,8 +166,8 @@ SELECT (SELECT count(*) FROM seen) AS examined, coalesce(g.failed, 0)::integer A
        g.message, g.count, g.last_at, g.last_id
 FROM (SELECT) one LEFT JOIN grouped g ON true ORDER BY g.count DESC, g.last_at DESC
 
--- attention: what an operator must not miss: stored dead letters, workers that were lost lately, and webhooks
--- that failed lately or are tried again. One row.
+-- attention: what an operator must not miss: stored dead letters, workers that were lost lately and are not
+-- acknowledged, and webhooks that failed lately or are tried again. One row.
 --
 -- Counted up to $1 dead letters, among the $2 workers that are gone and started last, and among the $4 newest
 -- webhooks of each state.
@@ -196,9 +196,10 @@ SELECT (SELECT count(*)
        (SELECT left(l.error, 300) FROM latest l) AS webhook_error,
        (
            SELECT count(*) FROM (
-               SELECT w.gone_at, w.gone_why FROM ledger.worker w
+               SELECT w.gone_at, w.gone_why, w.acknowledged_at FROM ledger.worker w
                WHERE w.gone_at IS NOT NULL
                ORDER BY w.registered_at DESC LIMIT $2::integer
            ) gone
-           WHERE gone.gone_why = 'lost' AND gone.gone_at > now() - make_interval(secs => $3::float8)
+           WHERE gone.gone_why = 'lost' AND gone.acknowledged_at IS NULL
+             AND gone.gone_at > now() - make_interval(secs => $3::float8)
        ) AS lost_workers

@@ -13,6 +13,7 @@ from turnstile.common.domain.states import Status
 from turnstile.executor.asking.asker import Asker
 from turnstile.executor.health import Health, broker_trouble
 from turnstile.executor.history.executions import Executions, Record, step
+from turnstile.executor.queries.blocker import blocker
 from turnstile.executor.queries.explained import estimated_start, instant, path, waiting_on
 from turnstile.executor.queries.schemas import (
     ExecutionDetail,
@@ -81,7 +82,7 @@ class ExecutionReader:
             live=explained.live,
             position=explanation.position,
             queue_length=explanation.queue_length if is_in_queue else None,
-            path=path(explanation.path),
+            path=path(explanation),
             estimated_start=None if trouble else estimated_start(explained.estimate),
         )
 
@@ -94,6 +95,7 @@ class ExecutionReader:
             "position": None,
             "queue_length": None,
             "waiting_on": on,
+            "blocker": None if on is None else blocker(on, record.stored, record.read_at),
             "estimated_start": None,
             "stopping": _run(record).stopping(self._stop_timeout_seconds),
             "progress": attempts[-1].progress if attempts else None,

@@ -284,12 +284,18 @@ CREATE TABLE ledger.worker (
     gone_why text,
     -- What it held then.
     held_ids bigint[],
+    -- When an operator said that its loss needs no more attention.
+    acknowledged_at timestamptz,
     -- A worker has no negative number of slots.
     CONSTRAINT worker_concurrency_is_a_count CHECK (concurrency >= 0),
     -- How a worker goes.
     CONSTRAINT worker_gone_why_is_known CHECK (gone_why IN ('stopped', 'lost')),
     -- What is gone has all of it.
-    CONSTRAINT worker_gone_is_whole CHECK (num_nonnulls(gone_at, gone_why, held_ids) IN (0, 3))
+    CONSTRAINT worker_gone_is_whole CHECK (num_nonnulls(gone_at, gone_why, held_ids) IN (0, 3)),
+    -- Only a loss is acknowledged.
+    CONSTRAINT worker_acknowledged_is_lost CHECK (
+        acknowledged_at IS NULL OR coalesce(gone_why, '') = 'lost'
+    )
 );
 -- Workers that may hold something.
 CREATE INDEX worker_living ON ledger.worker (worker_id) WHERE gone_at IS NULL;

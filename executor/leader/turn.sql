@@ -280,7 +280,7 @@ ON CONFLICT (worker_id) DO UPDATE SET
     not_ready = excluded.not_ready, draining_at = excluded.draining_at,
     draining_count = excluded.draining_count, registered_at = excluded.registered_at,
     heard_at = excluded.heard_at, gone_at = excluded.gone_at, gone_why = excluded.gone_why,
-    held_ids = excluded.held_ids
+    held_ids = excluded.held_ids, acknowledged_at = NULL
 
 -- definitions: definitions as they are from now on.
 INSERT INTO ledger.definition (kind, name, body, created_at, updated_at)

@@ -4,7 +4,7 @@ In: names, and where a page starts. Out: schemas, each with the tag of its defin
 starts. What waits and runs is not here: only the leader knows it (`queue_reader`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
@@ -34,13 +34,14 @@ from turnstile.executor.queries.schemas import (
     StoredSchedule,
     SubjectKind,
 )
-from turnstile.executor.questions.protocol import Answered, Gates, PoolGauge
+from turnstile.executor.questions.protocol import Answered, GateGauges, Gates, PoolGauge, ResourceGauge
 from turnstile.executor.sql import statements
 
 if TYPE_CHECKING:
     Row: TypeAlias = asyncpg.Record
 
 Stored = TypeVar("Stored", bound=BaseModel)
+G = TypeVar("G", ResourceGauge, PoolGauge)
 
 
 _STATEMENTS: Final = statements("queries/definitions.sql")
@@ -121,14 +122,17 @@ class DefinitionReader(LimitedReader):
     async def resource(self, name: str) -> Tagged[StoredResource] | None:
         """Return one resource, and the actions that use it."""
         row = await self._row(_STATEMENTS["resources"], name, "", 1, USERS_MAX)
-        return None if row is None else Tagged(stored=_resource(row), tag=_tag(row))
+        if row is None:
+            return None
+        return Tagged(stored=_resource(row, await self._gauges()), tag=_tag(row))
 
     async def resources(
         self, *, after_name: str | None, limit: int
     ) -> tuple[list[StoredResource], str | None]:
         """Return resources in the order of their names, and the name after which the next page starts."""
         found = await self._rows(_STATEMENTS["resources"], None, after_name or "", limit + 1, USERS_MAX)
-        return page_of(found, limit, _resource, lambda resource: resource.name)
+        gauges = await self._gauges()
+        return page_of(found, limit, lambda row: _resource(row, gauges), lambda resource: resource.name)
 
     async def pool(self, name: str) -> Tagged[StoredPool] | None:
         """Return one pool, with what the leader knows of it."""
@@ -143,9 +147,9 @@ class DefinitionReader(LimitedReader):
         gauges = await self._gauges()
         return page_of(found, limit, lambda row: _pool(row, gauges), lambda pool: pool.name)
 
-    async def _gauges(self) -> Mapping[str, PoolGauge] | None:
-        answer = await self._asker.ask(Gates())
-        return {each.name: each for each in answer.body.pools} if isinstance(answer, Answered) else None
+    async def _gauges(self) -> GateGauges | None:
+        answer = await self._asker.ask(Gates(with_use=True))
+        return answer.body if isinstance(answer, Answered) else None
 
     # Schedules.
 
@@ -233,12 +237,17 @@ def _key(row: "Row") -> StoredKey:
     )
 
 
-def _resource(row: "Row") -> StoredResource:
+def _resource(row: "Row", gauges: GateGauges | None) -> StoredResource:
     used_by = parsed(ResourceUser, row["used_by"])
     stored = _known(StoredResource, row)
     capacity = stored["capacity"]
+    gauge = _named(gauges.resources, stored["name"]) if gauges else None
     return StoredResource(
         **stored,
+        held=None if gauge is None else gauge.held,
+        held_waiting=None if gauge is None else gauge.held_waiting,
+        waiting=None if gauge is None else gauge.waiting,
+        use=[] if gauge is None else list(gauge.use),
         users=row["users"],
         used_by=used_by,
         warnings=[
@@ -249,11 +258,15 @@ def _resource(row: "Row") -> StoredResource:
     )
 
 
-def _pool(row: "Row", gauges: Mapping[str, PoolGauge] | None) -> StoredPool:
+def _named(gauges: Sequence[G], name: str) -> G | None:
+    return next((each for each in gauges if each.name == name), None)
+
+
+def _pool(row: "Row", gauges: GateGauges | None) -> StoredPool:
     name = row["name"]
     gauge = None
     if gauges is not None:
-        gauge = gauges.get(name) or PoolGauge(
+        gauge = _named(gauges.pools, name) or PoolGauge(
             name=name, capacity=0, held=0, waiting=0, wanted=0, waiting_queues=0, paused=False, served=()
         )
     return StoredPool(
@@ -262,6 +275,7 @@ def _pool(row: "Row", gauges: Mapping[str, PoolGauge] | None) -> StoredPool:
         held=None if gauge is None else gauge.held,
         waiting=None if gauge is None else gauge.waiting,
         wanted=None if gauge is None else gauge.wanted,
+        use=[] if gauge is None else list(gauge.use),
         actions=row["actions"],
         action_weights=parsed(PoolAction, row["listed"]),
         warnings=[f"{ref} has a weight, and is not in this pool" for ref in row["strangers"]],

@@ -3,12 +3,12 @@
 In: what the leader explains. Out: schemas.
 """
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, overload
+from typing import Any, Final, overload
 
 from turnstile.common.schemas import EstimatedStart
 from turnstile.executor.queries.schemas import (
+    NAMED_MAX,
     HandingOver,
     NotDue,
     OutOfReach,
@@ -26,6 +26,9 @@ from turnstile.executor.queries.schemas import (
 )
 from turnstile.executor.questions import explain
 from turnstile.executor.questions.estimate import Interval
+
+_BY_ITSELF: Final = ("not_due", "handing_over")
+"""Reasons to wait that need no change: holders that wait for this are no blocker."""
 
 
 @overload
@@ -46,9 +49,25 @@ def estimated_start(interval: Interval | None) -> EstimatedStart | None:
     )
 
 
-def path(steps: Sequence[explain.Step]) -> list[PathStep]:
-    """Return the gates on the way of an execution to its start."""
-    return [PathStep(**each._asdict()) for each in steps]
+def path(explanation: explain.Explanation) -> list[PathStep]:
+    """Return the gates before a start, in order, and those where only holders of what it waits for wait."""
+    steps = {
+        each.gate: PathStep(**each._asdict(), is_blocker=False, waiting_holders=[])
+        for each in explanation.path
+    }
+    on, ids = explanation.waiting_on, tuple[int, ...]()
+    while on is not None and on.reason not in _BY_ITSELF:
+        gate = explain.gate_of(on)
+        known = steps.get(gate) or PathStep(
+            gate=gate, state="elsewhere", is_blocker=False, units=on.units, held=on.held,
+            capacity=on.capacity, waiting_holders=[],
+        )  # fmt: skip
+        cause = on.root_cause
+        is_last = cause is None or cause.on.reason in _BY_ITSELF
+        named = known.waiting_holders or list(ids[:NAMED_MAX])
+        steps[gate] = known.model_copy(update={"is_blocker": is_last, "waiting_holders": named})
+        ids, on = (cause.ids, cause.on) if cause else ((), None)
+    return [*steps.values()]
 
 
 def waiting_on(on: explain.WaitingOn, broker_trouble: str | None = None) -> WaitingOn:
@@ -62,6 +81,7 @@ def waiting_on(on: explain.WaitingOn, broker_trouble: str | None = None) -> Wait
             return WaitingOnWorker(pool=on.name, other_pools=list(on.other_pools))
         case "limit":
             return WaitingOnLimit(
+                limit_of="key" if on.name else "action",
                 max_concurrent=on.capacity or 0,
                 active_count=on.held,
                 holders=_ids(on),

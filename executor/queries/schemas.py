@@ -12,6 +12,7 @@ from turnstile.common.schemas import EstimatedStart, Schema
 from turnstile.executor.callers import Channel
 from turnstile.executor.definitions import PoolDefinition, ResourceDefinition
 from turnstile.executor.questions.explain import CAUSES_MAX, HOLDERS_MAX, POSITIONS_MAX
+from turnstile.executor.questions.use import MINUTES
 
 USERS_MAX = 100
 """Most users of a resource, or actions of a pool, in one answer."""
@@ -23,6 +24,8 @@ FAILURES_MAX = 20
 """Most failed attempts of a worker in one answer."""
 FAILURES_READ = 10_000
 """Executions among which the failed attempts of a worker are searched."""
+NAMED_MAX = 3
+"""Most executions that a blocker names."""
 
 
 class ErrorDetail(Schema):
@@ -148,6 +151,9 @@ class WaitingOnLimit(Schema):
     """All slots of its queue are held, or will be by executions ahead of it."""
 
     reason: Literal["limit"] = "limit"
+    limit_of: Literal["action", "key"] = Field(
+        default="action", description="key: its concurrency key has a limit of its own."
+    )
     max_concurrent: int
     active_count: int = Field(description="Slots of its queue that are held.")
     holders: list[int] = Field(description=f"Executions that hold slots, at most {HOLDERS_MAX}.")
@@ -336,12 +342,36 @@ class PathStep(Schema):
     gate: str = Field(
         description="queue, total, resource NAME, rate of OWNER, or pool NAME.", examples=["resource autocad"]
     )
-    state: Literal["passed", "waiting", "not_reached"] = Field(
-        description="waiting: here; passed: it holds it, or could; not_reached: it is behind that gate."
+    state: Literal["passed", "waiting", "not_reached", "elsewhere"] = Field(
+        description="waiting: here; passed: it holds it, or could; not_reached: it is behind that gate; "
+        "elsewhere: only `waiting_holders` pass it."
     )
+    is_blocker: bool = Field(description="Only a change here helps.")
     units: int = Field(description="Units that it needs.")
     held: int = Field(description="Units, slots or starts in use.")
     capacity: int | None = Field(description="null: no limit.")
+    waiting_holders: list[int] = Field(
+        description="Executions that hold what it waits for, or a gate before, and wait here themselves, at "
+        f"most {NAMED_MAX}."
+    )
+
+
+class Blocker(Schema):
+    """What keeps an execution waiting in the end: only a change there helps."""
+
+    why: str = Field(description="A sentence.", examples=["4 of 4 slots in use"])
+    held_by: list[int] = Field(description=f"Executions that hold it, at most {NAMED_MAX}.")
+    holders: int = Field(description=f"How many hold it, counted up to {HOLDERS_MAX}.")
+    since: AwareDatetime | None = Field(
+        description="Since when the first of them holds it, or since when it is granted; null: neither."
+    )
+    until: AwareDatetime | None = Field(description="When it ends by itself, where that is known.")
+    help: str = Field(
+        description="What helps.", examples=["Raise the limit of the action, or wait until a holder ends"]
+    )
+    command: str | None = Field(
+        description="A command for it; null: none.", examples=["executor actions limit reports.render NUMBER"]
+    )
 
 
 class ExecutionDetail(StoredExecution):
@@ -350,8 +380,14 @@ class ExecutionDetail(StoredExecution):
     position: int | None = Field(description="Position in its queue, from 1; null if it is not queued.")
     queue_length: int | None = Field(description="Executions in its queue; null if it is not queued.")
     waiting_on: WaitingOn | None = Field(description="Why it has not started; null if it does not wait.")
+    blocker: Blocker | None = Field(
+        description="What keeps it waiting in the end: what `waiting_on` says, or the end of its chain of "
+        "`root_cause`. Null if it does not wait."
+    )
     path: list[PathStep] = Field(
-        default_factory=list, description="The gates before its start, in order; empty if it does not wait."
+        default_factory=list,
+        description="The gates before its start, in order, then those where only holders wait; empty if it "
+        "does not wait.",
     )
     estimated_start: EstimatedStart | None = Field(
         description="Estimated from the recent starts of its queue, or of the gate where it waits. Null if "
@@ -512,6 +548,17 @@ class StoredResource(ResourceDefinition):
     """A resource as it is stored. Durations are seconds."""
 
     id: int
+    held: int | None = Field(
+        description="Units that are held. Null, like the next two: no leader answers now."
+    )
+    held_waiting: int | None = Field(
+        description="Those of them that are idle: their executions wait at later gates."
+    )
+    waiting: int | None = Field(description="Executions that wait at it.")
+    use: list[float | None] = Field(
+        description=f"Units held, in each of the last {MINUTES} minutes on average, the oldest first. "
+        "Null: not known, like what was before the present leader. Empty: no leader answers now."
+    )
     users: int = Field(description="Number of actions that use it.")
     used_by: list[ResourceUser] = Field(description=f"These actions, by name, at most {USERS_MAX}.")
     warnings: list[str] = Field(
@@ -543,6 +590,10 @@ class StoredPool(PoolDefinition):
     wanted: int | None = Field(
         description="Executions that could run now with enough workers: `held`, and those that wait for a "
         "worker, also of actions that no live worker serves. Of a paused pool only `held`. For autoscalers."
+    )
+    use: list[float | None] = Field(
+        description=f"Worker slots held, in each of the last {MINUTES} minutes on average, the oldest first. "
+        "Null: not known, like what was before the present leader. Empty: no leader answers now."
     )
     actions: int = Field(description="Number of actions in the pool.")
     action_weights: list[PoolAction] = Field(description=f"These actions, by name, at most {USERS_MAX}.")
@@ -644,6 +695,7 @@ Verb = Literal[
     "cancelled",
     "retried",
     "drained",
+    "acknowledged",
     "replayed",
     "purged",
     "revoked",
@@ -752,6 +804,11 @@ class WorkerDetail(Schema):
     draining_at: AwareDatetime | None
     stopped_at: AwareDatetime | None
     lost_at: AwareDatetime | None
+    acknowledged_at: AwareDatetime | None = Field(
+        description="When an operator said that its loss needs no more attention."
+    )
+    held_count: int = Field(description="Executions that it held when it was lost or stopped.")
+    held_ids: list[int] = Field(description=f"These executions, at most {NAMED_MAX}.")
     version: str | None = Field(
         description="Version of Turnstile; null of a worker of an earlier version.",
         examples=["1.0.0"],
@@ -795,6 +852,17 @@ class WorkerRun(Schema):
     stopping: Stopping | None
 
 
+class HeldExecution(Schema):
+    """An execution that a worker held when it was lost or stopped."""
+
+    id: int
+    action_ref: str
+    concurrency_key: str | None
+    attempt: int | None = Field(description="The attempt there. Null, like the next: it had none.")
+    started_at: AwareDatetime | None = Field(description="When that had started; null: it had not.")
+    status: Status = Field(description="What the execution does now.")
+
+
 class ServedAction(Schema):
     """An action whose code a worker has. The other fields are those of the stored definition."""
 
@@ -821,6 +889,9 @@ class WorkerPage(WorkerDetail):
     """One worker with what it runs, its last failures and what it said at its start."""
 
     runs: list[WorkerRun] = Field(description=f"The longest running first, at most {RUNS_MAX}.")
+    held: list[HeldExecution] = Field(
+        description=f"What it held when it was lost or stopped, by id, at most {RUNS_MAX}."
+    )
     pool_capacities: list[PoolCapacity] = Field(description="In the order of `pools`.")
     actions: list[ServedAction] | None = Field(
         description=f"By name, at most {SERVED_MAX}. Null: it named none, and counts for all of its pools."

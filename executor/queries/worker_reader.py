@@ -1,7 +1,8 @@
 """Reads workers: those that live, and for a while those that are gone; of one also its runs and failures.
 
 In: ids and names, and where a page starts. Out: schemas, and where the next page starts. The rows say which
-workers there are; the leader says whom it hears, and what runs. Without its answer the rows are all.
+workers there are; the leader says whom it hears, and what runs. Without its answer the rows are all. That an
+operator acknowledged a loss is written here: the leader changes no row of a worker that is gone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,14 +14,17 @@ import asyncpg
 from turnstile.common.database import Database
 from turnstile.common.json_limits import readable
 from turnstile.executor.asking.asker import Asker
+from turnstile.executor.callers import Caller
 from turnstile.executor.queries.read_limiter import LimitedReader, ReadLimiter
 from turnstile.executor.queries.rows import error_of, page_of, row_fields
 from turnstile.executor.queries.schemas import (
     FAILURES_MAX,
     FAILURES_READ,
+    NAMED_MAX,
     RUNS_MAX,
     SERVED_MAX,
     FailedAttempt,
+    HeldExecution,
     PoolCapacity,
     ServedAction,
     WorkerDetail,
@@ -77,7 +81,7 @@ class WorkerReader(LimitedReader):
         known = _columns(await self._living(action_ref))
         async with self.snapshot() as connection:
             found = await connection.fetch(
-                _STATEMENTS["workers"], states, *after, limit + 1, None, *known, action_ref
+                _STATEMENTS["workers"], states, *after, limit + 1, None, *known, action_ref, NAMED_MAX
             )
         return page_of(
             found, limit, lambda row: WorkerDetail(**row), lambda last: WorkerStart(last.started_at, last.id)
@@ -88,6 +92,10 @@ class WorkerReader(LimitedReader):
         answer = await self._asker.ask(WorkerOf(worker_id=worker_id))
         row = await self._one(worker_id, answer)
         return None if row is None else WorkerDetail(**row)
+
+    async def acknowledge(self, worker_id: str, by: Caller) -> None:
+        """Note that the loss of a worker needs no more attention; nothing if it is not lost."""
+        await self._database.fetch(_STATEMENTS["acknowledge"], *by, worker_id)
 
     async def worker_page(self, name: str) -> WorkerPage | None:
         """Return the worker with this id, or else of this name; None: there is none.
@@ -103,6 +111,7 @@ class WorkerReader(LimitedReader):
         facts = await self._row(_STATEMENTS["worker_facts"], worker_id)
         if row is None or facts is None:
             return None
+        held = await self._rows(_STATEMENTS["worker_held"], worker_id, facts["held_ids"], RUNS_MAX)
         served = await self._rows(_STATEMENTS["worker_actions"], worker_id, SERVED_MAX)
         failures = await self._rows(
             _STATEMENTS["worker_failures"], worker_id, facts["held_ids"], FAILURES_READ, FAILURES_MAX
@@ -110,6 +119,7 @@ class WorkerReader(LimitedReader):
         return WorkerPage(
             **row_fields(WorkerDetail, row, but=set()),
             runs=await self._runs(worker_id, answer, facts["stop_grace_seconds"]),
+            held=[HeldExecution(**each) for each in held],
             pool_capacities=await self._pools(row["pools"][:_POOLS_MAX]),
             actions=[ServedAction(**each) for each in served] if facts["names_actions"] else None,
             failures=[_failure(each) for each in failures],
@@ -122,7 +132,7 @@ class WorkerReader(LimitedReader):
             living = [] if answer.body is None else [answer.body.worker]
         async with self.snapshot() as connection:
             return await connection.fetchrow(
-                _STATEMENTS["workers"], None, None, None, 1, worker_id, *_columns(living), None
+                _STATEMENTS["workers"], None, None, None, 1, worker_id, *_columns(living), None, NAMED_MAX
             )
 
     async def _living(self, action_ref: str | None) -> list[protocol.WorkerState] | None:
@@ -161,7 +171,7 @@ _WorkerAnswer: TypeAlias = "protocol.Answered[protocol.WorkerDetail | None] | Un
 
 
 def _columns(living: Sequence[protocol.WorkerState] | None) -> tuple[Any, ...]:
-    """Return what the leader knows as the last parameters of the statement `workers`."""
+    """Return what the leader knows as parameters of the statement `workers`."""
     known = living or ()
     return (
         [each.worker_id for each in known],

@@ -4,7 +4,7 @@
 -- the one with this id. What the leader knows of those that live, in arrays: $6 ids, $7 whether it is lost,
 -- $8 seconds that its lease has left, $9 seconds since it was heard, or null, $10 its running attempts. $11:
 -- whether the leader answered; else the rows count what runs. $12 not null: only workers that it named, which
--- serve this action.
+-- serve this action. $13 most executions of a worker that is gone.
 SELECT w.worker_id AS id, w.name, coalesce(w.about ->> 'host', '') AS host,
        CASE WHEN w.about ->> 'pid' ~ '^[0-9]{1,9}$' THEN (w.about ->> 'pid')::integer ELSE 0 END AS pid,
        w.pools, w.concurrency, state.state,
@@ -15,7 +15,9 @@ SELECT w.worker_id AS id, w.name, coalesce(w.about ->> 'host', '') AS host,
        coalesce(now() + make_interval(secs => l.lease_left),
                 w.heard_at + make_interval(secs => w.lease_seconds)) AS lease_expires_at,
        w.draining_at, CASE WHEN w.gone_why = 'stopped' THEN w.gone_at END AS stopped_at,
-       CASE WHEN w.gone_why = 'lost' THEN w.gone_at END AS lost_at, w.about ->> 'version' AS version,
+       CASE WHEN w.gone_why = 'lost' THEN w.gone_at END AS lost_at, w.acknowledged_at,
+       coalesce(cardinality(w.held_ids), 0) AS held_count, coalesce(w.held_ids[1:$13], '{}') AS held_ids,
+       w.about ->> 'version' AS version,
        CASE WHEN state.state = 'draining' THEN greatest(w.draining_count, l.running) END AS draining_count,
        CASE WHEN state.state = 'draining' AND jsonb_typeof(w.about -> 'drain_seconds') = 'number'
             THEN w.draining_at + make_interval(
@@ -89,6 +91,34 @@ SELECT e.id, e.action_ref, e.concurrency_key, e.attempt, e.started_at, e.complet
        e.cancel_requested_at, e.cancel_reason, now() AS read_at
 FROM ledger.current_execution e WHERE e.id = ANY ($1::bigint[]) AND e.status = 'running'
 ORDER BY e.started_at, e.id LIMIT $2
+
+-- worker_held: what became of the executions that a worker held when it was gone.
+--
+-- $1 id, $2 ids that it held, $3 rows
+SELECT e.id, e.action_ref, e.concurrency_key, e.status::text AS status,
+       coalesce(a.attempt, CASE WHEN e.worker_id = $1 THEN e.attempt END) AS attempt,
+       CASE WHEN a.attempt IS NOT NULL THEN a.started_at
+            WHEN e.worker_id = $1 THEN e.started_at END AS started_at
+FROM ledger.current_execution e
+LEFT JOIN LATERAL (
+    SELECT t.attempt, t.started_at FROM ledger.attempt t
+    WHERE t.execution_id = e.id AND t.worker_id = $1 ORDER BY t.attempt DESC LIMIT 1
+) a ON true
+WHERE e.id = ANY ($2::bigint[])
+ORDER BY e.id LIMIT $3
+
+-- acknowledge: notes that the loss of a worker needs no more attention, and records who said so.
+--
+-- $1 to $3 name, address and channel of the caller, $4 id
+WITH changed AS (
+    UPDATE ledger.worker w SET acknowledged_at = clock_timestamp()
+    WHERE w.worker_id = $4 AND w.gone_why = 'lost' AND w.acknowledged_at IS NULL
+    RETURNING w.worker_id
+)
+INSERT INTO ledger.audit_log (actor, address, channel, verb, subject_kind, subject, before, after)
+SELECT left($1::text, 200), left($2::text, 200), $3::text, 'acknowledged', 'worker', c.worker_id,
+       jsonb_build_object('state', 'lost'), jsonb_build_object('state', 'lost, acknowledged')
+FROM changed c
 
 -- worker_failures: the newest attempts of a worker that failed, among those of the $3 newest executions and
 -- of what it held when it was gone. There is no index on the worker, which is written at the end of an

@@ -54,6 +54,7 @@ from turnstile.executor.questions.protocol import (
     WorkerState,
 )
 from turnstile.executor.questions.stops import stops
+from turnstile.executor.questions.use import UseHistory
 from turnstile.executor.queue_manager.state import (
     ActionState,
     Execution,
@@ -82,6 +83,10 @@ class Known(Protocol):
     @property
     def changes(self) -> ChangeLog:
         """Which queues changed lately."""
+
+    @property
+    def uses(self) -> UseHistory:
+        """How much of resources and pools was held lately."""
 
     def workers(self) -> Iterable[WorkerState]:
         """Return all workers."""
@@ -112,7 +117,7 @@ def answer(question: Question[Any], known: Known) -> Steps[object]:  # noqa: PLR
         case protocol.PoolQueue():
             return pool_queue(question, state)
         case protocol.Gates():
-            return gates(question, state)
+            return _gates(question, known)
         case protocol.Stops():
             return stops(question, state)
         case protocol.Workers():
@@ -328,6 +333,11 @@ def _in_queue(place: Place) -> WaitingPlace:
 
 def _at_workers(workers: Iterable[Worker]) -> Iterator[Execution]:
     return chain.from_iterable(worker.held.values() for worker in workers)
+
+
+def _gates(question: protocol.Gates, known: Known) -> Steps[protocol.GateGauges]:
+    now = known.monotonic()
+    return gates(known.state, lambda kind, name: known.uses.of(kind, name, now) if question.with_use else ())
 
 
 # Workers.

@@ -61,7 +61,8 @@ class WaitingOn:
 
     reason: Counted | Literal["not_due", "handing_over"]
     name: str = ""
-    """Of the resource or pool; of a rate: `action REF` or `resource NAME`."""
+    """Of the resource or pool; of a rate: `action REF` or `resource NAME`;
+    of a limit: the key that has its own."""
     closed: Closed | None = None
     units: int = 1
     capacity: int | None = None
@@ -197,8 +198,8 @@ def _at_worker(execution: Execution, worker: Worker) -> WaitingOn:
     if execution not in slots:
         ahead = sum(_place(each) < _place(execution) for each in queue.holders if each not in slots)
         return WaitingOn(
-            reason="limit", capacity=queue.limit, held=len(slots), position=ahead + 1,
-            holders=holders_of(slots),
+            reason="limit", name=_limited_key(queue), capacity=queue.limit, held=len(slots),
+            position=ahead + 1, holders=holders_of(slots),
         )  # fmt: skip
     slots = set(with_worker_slots(worker))
     name, at = queue.action.definition.pool, execution.scheduled_at
@@ -211,21 +212,29 @@ def _at_worker(execution: Execution, worker: Worker) -> WaitingOn:
     )  # fmt: skip
 
 
+def _limited_key(queue: Queue) -> str:
+    return queue.key if queue.settings.has_limit else ""
+
+
+def gate_of(on: WaitingOn) -> str:
+    """Return the step of a path at which something waits."""
+    match on.reason:
+        case "paused" | "limit":
+            return "queue"
+        case "total":
+            return "total"
+        case "resource":
+            return f"resource {on.name}"
+        case "rate":
+            return f"rate of {on.name}"
+        case _:
+            return f"pool {on.name}"
+
+
 def _path(state: State, execution: Execution, on: WaitingOn) -> tuple[Step, ...]:
     """Return the gates before a start; what is not due has reached none."""
     gates = [*_gates(state, execution.queue)]
-    match on.reason:
-        case "paused" | "limit":
-            waits = "queue"
-        case "total":
-            waits = "total"
-        case "resource":
-            waits = f"resource {on.name}"
-        case "rate":
-            waits = f"rate of {on.name}"
-        case _:
-            waits = f"pool {on.name}"
-    at = -1 if on.reason == "not_due" else [each.gate for each in gates].index(waits)
+    at = -1 if on.reason == "not_due" else [each.gate for each in gates].index(gate_of(on))
     return tuple(
         each._replace(state="passed" if n < at else "waiting" if n == at else "not_reached")
         for n, each in enumerate(gates)
@@ -274,7 +283,7 @@ def _in_queue(state: State, execution: Execution, position: int, depth: int) -> 
         return _stopped(state, execution, stop, depth)
     idle = [each for each in queue.holders if each.worker is None] if queue.holding else []
     return WaitingOn(
-        reason="limit", capacity=limit, held=queue.held - queue.surplus,
+        reason="limit", name=_limited_key(queue), capacity=limit, held=queue.held - queue.surplus,
         position=position + queue.surplus, holders=holders_of(with_slots(queue)),
         root_cause=_cause(state, idle, in_order(queue) if queue.has_room else iter(()), depth),
     )  # fmt: skip

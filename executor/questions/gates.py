@@ -3,10 +3,10 @@
 In: the state that decides. Out: answers, in steps of a few milliseconds where they may be long.
 """
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from heapq import nsmallest
 from itertools import islice
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from turnstile.common.domain.states import Status
 from turnstile.executor.questions import protocol
@@ -108,8 +108,10 @@ def _at_gate(state: State, place: Place, position: int, gate: ResourceGate | Non
     )  # fmt: skip
 
 
-def gates(_: protocol.Gates, state: State) -> Steps[GateGauges]:
-    """Return all resources and pools in numbers."""
+def gates(
+    state: State, use: Callable[[Literal["resource", "pool"], str], tuple[float | None, ...]]
+) -> Steps[GateGauges]:
+    """Return all resources and pools in numbers, each with its `use`."""
     resources, pools = [], []
     served = _served(state.actions.values())
     for name in sorted(state.resources)[:PAGE_MAX]:
@@ -119,7 +121,7 @@ def gates(_: protocol.Gates, state: State) -> Steps[GateGauges]:
         resources.append(
             ResourceGauge(
                 name=name, capacity=counts.capacity, held=counts.held, held_waiting=counts.held_waiting,
-                waiting=counts.waiting, paused=gate.definition.paused,
+                waiting=counts.waiting, paused=gate.definition.paused, use=use("resource", name),
             )
         )  # fmt: skip
         yield
@@ -132,6 +134,7 @@ def gates(_: protocol.Gates, state: State) -> Steps[GateGauges]:
                 name=name, capacity=counts.capacity, held=counts.held, waiting=counts.waiting,
                 wanted=counts.wanted, waiting_queues=waiting_queues(state, pool),
                 paused=pool.definition.paused, served=tuple(sorted(served.get(name, ()))[:PAGE_MAX]),
+                use=use("pool", name),
             )
         )  # fmt: skip
         yield

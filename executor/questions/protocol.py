@@ -259,6 +259,8 @@ class ResourceGauge:
     held_waiting: int
     waiting: int
     paused: bool
+    use: tuple[float | None, ...] = ()
+    """Units held, of each of the last minutes the mean, the oldest first; None: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,6 +277,8 @@ class PoolGauge:
     paused: bool
     served: tuple[str, ...]
     """Actions that a worker of the pool takes, by name, at most `PAGE_MAX`."""
+    use: tuple[float | None, ...] = ()
+    """Worker slots held, of each of the last minutes the mean, the oldest first; None: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -510,6 +514,9 @@ class WorkerOf(Question[WorkerDetail | None]):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gates(Question[GateGauges]):
     """All resources and pools in numbers."""
+
+    with_use: bool = False
+    """Also their use over the last hour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,11 @@ class _CommandLines(LazyCommandGroup):
             "Load-test an installation and verify order and limits.",
             extra="stress",
         ),
+        "worker-check": LazyCommand(
+            "turnstile.testing.worker_check.command:worker_check",
+            "Check that a worker, in any language, follows the protocol.",
+            extra="dev",
+        ),
         "env": LazyCommand(
             "turnstile.env:env", "Print an environment file for compose.yaml, with new random secrets."
         ),

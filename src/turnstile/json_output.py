@@ -200,6 +200,7 @@ JSON_OUTPUT: Final = {
     "executor queue list": JsonOutput(type=ActionQueuePage),
     "executor workers list": JsonOutput(type=ItemPage[WorkerDetail]),
     "executor workers show": JsonOutput(type=WorkerPage),
+    "executor workers acknowledge": JsonOutput(type=WorkerDetail, for_each="worker"),
     "executor workers drain": JsonOutput(type=WorkerDetail | WorkerPlan, for_each="worker"),
     "executor tokens create": JsonOutput(type=CreatedToken),
     "executor tokens list": JsonOutput(type=ItemPage[TokenDetail]),

@@ -11,6 +11,14 @@ from turnstile.common.domain.states import Status
 from turnstile.executor.leader.ledger import Ledger
 from turnstile.executor.leader.records import AdmittedRow, EndedRow, GrantRow, Loaded, Turn, WaitingRow
 
+LOST_WORKER = """
+INSERT INTO ledger.worker (worker_id, session, secret_hash, name, pools, concurrency, lease_seconds,
+                           is_taking, is_draining, about, registered_at, heard_at, gone_at, gone_why,
+                           held_ids)
+VALUES ('lost', 1, 'x', 'render-1', '{none}', 1, 30, false, false, '{}', now(), now(), now(), 'lost', '{}')
+"""
+"""A statement that adds the row of a worker that was lost."""
+
 
 @asynccontextmanager
 async def ledger_on(url: str) -> AsyncIterator[Ledger]:

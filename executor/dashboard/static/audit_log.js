@@ -17,7 +17,7 @@ const KINDS = [
 ];
 const VERBS = [
   "created", "changed", "limit_changed", "paused", "resumed", "deleted", "cancelled", "retried", "drained",
-  "replayed", "purged", "revoked", "rotated", "migrated", "restored",
+  "acknowledged", "replayed", "purged", "revoked", "rotated", "migrated", "restored",
 ];
 const FIELDS = [
   ["subject_kind", "Kind", anyOf(KINDS)], ["subject", "Subject", "text", "reports.render"],

@@ -249,15 +249,34 @@ export async function retry(id) {
   if (done && accepted.id) location.hash = `#/executions/${accepted.id}`;
 }
 
-/** Drain a worker. */
-export function drain(worker) {
+/** Drain worker processes of one name. */
+export function drain(workers) {
+  const running = workers.reduce((sum, each) => sum + each.running, 0);
   return confirm({
-    title: `Drain ${worker.name}?`, verb: "Drain", dangerous: true,
-    words: [`Running: ${counted(worker.running, "attempt")}.`,
-      "The worker starts nothing new, finishes its running executions or returns them to their queues, "
-        + "and stops."],
-    act: () => ask("POST", `/workers/${encodeURIComponent(worker.id)}/drain`),
+    title: `Drain ${ofName(workers)}?`, verb: "Drain", dangerous: true,
+    words: [`Running: ${counted(running, "attempt")}.`,
+      "A worker that drains starts nothing new, finishes its running executions or returns them to their "
+        + "queues, and stops."],
+    act: () => eachWorker(workers, "drain"),
   });
+}
+
+/** Acknowledge the loss of worker processes of one name. */
+export function acknowledge(workers) {
+  return confirm({
+    title: `Acknowledge the loss of ${ofName(workers)}?`, verb: "Acknowledge",
+    words: ["The loss needs no more attention, and is counted no more. Executions are not affected."],
+    act: () => eachWorker(workers, "acknowledge"),
+  });
+}
+
+function ofName(workers) {
+  const [{ name }] = workers;
+  return workers.length === 1 ? name : `${count(workers.length)} workers with the name ${name}`;
+}
+
+function eachWorker(workers, verb) {
+  return Promise.all(workers.map(({ id }) => ask("POST", `/workers/${encodeURIComponent(id)}/${verb}`)));
 }
 
 /**

@@ -7,13 +7,13 @@ import { count, counted, duration, short } from "./format.js";
 const SPAN_SECONDS = 5;
 const STEPS = { ArrowLeft: -1, ArrowRight: 1, PageUp: -12, PageDown: 12, Home: -Infinity, End: Infinity };
 
-/** Lengths at the ends of equal spans, the oldest first, as a picture; null: unknown. */
-export function sparkline(depths) {
+/** Values of equal spans, the oldest first, as a picture; null: unknown. `what` names them and the time. */
+export function sparkline(depths, what = "Waiting executions over the last minutes") {
   const seen = depths.filter((depth) => depth !== null);
   if (seen.length === 0)
     return el("div", { class: "sparkline" }, el("span", { class: "scale" }, "no data yet"));
   const most = Math.max(...seen);
-  const words = `Waiting executions over the last minutes: from ${count(seen[0])} to ${count(seen.at(-1))}, `
+  const words = `${what}: from ${count(seen[0])} to ${count(seen.at(-1))}, `
     + `maximum ${count(most)}`;
   const [width, height] = [120, 28];
   return el("div", { class: "sparkline" },

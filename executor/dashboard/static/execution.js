@@ -1,22 +1,21 @@
 // The screen of one execution: status, history, why it waits, attempts and logs.
 
 import { button, el, render, say } from "./dom.js";
-import { between, count, counted, duration, now } from "./format.js";
+import { between, count, duration } from "./format.js";
 import { ask } from "./api.js";
 import { writeJson } from "./json_text.js";
 import { auditLogOf } from "./audit_log.js";
 import { cancel, retry } from "./changes.js";
 import { loader } from "./list.js";
 import { logPart } from "./logs.js";
-import { afterChange, badge, elapsed, errorLine, executionLink, gateLink, head, instant, listOf, none,
-  poolLink, queueLink, section, shortId, stoppingWords, termsOf, trail, workerLink } from "./parts.js";
+import { afterChange, badge, elapsed, errorLine, executionLink, executionLinks, gateLink, head, instant,
+  none, occupancy, poolLink, queueLink, section, shortId, stoppingWords, termsOf, trail, workerLink,
+} from "./parts.js";
 import { retryEdited } from "./submit.js";
 import { table } from "./table.js";
 
-/** So long after the grant of its slot, an execution that its worker has not started is shown as such. */
-const UNSTARTED_MILLISECONDS = 30000;
-const HELD_BY = ", held by ";
 const ENDS = ["completed", "failed", "timeout", "cancelled", "expired", "abandoned"];
+const PATH_STATES = { waiting: "waits here", not_reached: "not reached", elsewhere: "not passed by it" };
 const PRIORITIES = { 1: "1 (first)", 5: "5 (last)" };
 const STEPS = [
   ["created_at", "Created"], ["queued_at", "Queued"], ["scheduled_at", "Slot granted"],
@@ -48,6 +47,16 @@ function progressOf(progress) {
     el("span", { class: "none" }, instant(progress.updated_at)));
 }
 
+const PATH = [
+  ["Gate", "row", (each) => gateLink(each.gate)],
+  ["State", "", (each) => el("div", {}, PATH_STATES[each.state] ?? each.state,
+    executionLinks(each.waiting_holders, "; holders that wait here: "),
+    each.is_blocker && [" ", badge("blocker")])],
+  ["Needs", "number", (each) => count(each.units)],
+  ["Held", "", (each) => occupancy(each.held, each.capacity)],
+  ["There since", "", (each) => instant(each.since)],
+];
+
 const GATES = [
   ["Gate", "row", (each) => gateLink(each.gate)],
   ["Units", "number", (each) => count(each.units)],
@@ -57,6 +66,12 @@ const GATES = [
   ["Waited", "number", (each) => (each.passed_at ?? each.ended_at
     ? duration(between(each.arrived_at, each.passed_at ?? each.ended_at)) : elapsed(each.arrived_at))],
 ];
+
+/** Since when an execution waits at a gate, or holds it; null: it is not there yet. */
+function sinceOf({ gates = [], queued_at: queued }, gate) {
+  const step = gates.find((each) => each.gate === gate);
+  return step?.passed_at ?? step?.arrived_at ?? (gate === "queue" ? queued : null);
+}
 
 export function show(main, { id }, { live, signal }) {
   const wrong = errorLine();
@@ -68,6 +83,8 @@ export function show(main, { id }, { live, signal }) {
   const buttons = el("div", { class: "buttons" });
   const documents = el("div", { class: "documents" });
   const attempts = table("Attempts", ATTEMPTS, { empty: "No attempts.", keyOf: (each) => each.attempt });
+  const path = table("On the way to its start", PATH, { keyOf: (each) => each.gate });
+  const pathPart = el("section", { hidden: true }, el("h2", {}, "On the way to its start"), path.node);
   const gates = table("Gates, in order", GATES, { keyOf: (each) => each.gate });
   const gatesPart = el("section", { hidden: true }, el("h2", {}, "Gates"), gates.node);
   const logs = logPart(id, signal);
@@ -92,7 +109,10 @@ export function show(main, { id }, { live, signal }) {
     render(why, whyOf(it));
     render(progress, !it.completed_at && progressOf(it.progress));
     attempts.update(it.attempts);
-    gatesPart.hidden = !it.gates;
+    pathPart.hidden = it.path.length === 0;
+    path.update(it.path.map((each) => ({ ...each, since: sinceOf(it, each.gate) })));
+    // While it waits, its path has them all.
+    gatesPart.hidden = !it.gates || !pathPart.hidden;
     // It waits at the last one of which the time is not known.
     gates.update((it.gates ?? []).map((each, n, all) => ({ ...each, waits: n === all.length - 1,
       ended_at: it.completed_at })));
@@ -109,7 +129,7 @@ export function show(main, { id }, { live, signal }) {
   live.on("opening", loading.soon, signal);
   main.append(
     trail("#/executions", "Executions"), head([`Execution #${id}`, state], buttons),
-    wrong, why, el("div", { class: "panel" }, progress, facts, steps),
+    wrong, why, pathPart, el("div", { class: "panel" }, progress, facts, steps),
     section("Attempts", attempts.node), gatesPart,
     logs.node, documents, auditLogOf({ subject_kind: "execution", subject: id }, signal));
   loading.now();
@@ -156,98 +176,35 @@ function stepsOf(it) {
   });
 }
 
-/** Why the execution waits, and its estimated start. */
+/** The blocker, who holds it, what helps, and when the execution may start. */
 function whyOf(it) {
-  const on = it.waiting_on;
+  const { blocker } = it;
   if (it.stopping) return [el("p", {}, stoppingWords(it.stopping))];
-  if (!on) return it.error
+  if (!blocker) return it.error
     ? [el("p", { class: it.status === "cancelled" ? "ended" : "wrong" }, el("strong", {}, it.error.type),
       ` ${it.error.message}`)] : [];
-  const position = it.position
-    ? `Position ${count(it.position)}${it.queue_length ? ` of ${count(it.queue_length)}` : ""} in the queue. `
-      : "";
-  return [el("p", {}, position, ...reasonOf(on)), ...startOf(it)];
+  return [
+    el("p", {}, el("strong", {}, "Waits: "), withLinks(blocker.why), ...heldBy(blocker),
+      ...(blocker.until ? ["; not before ", instant(blocker.until)] : []), ".", ...positionOf(it)),
+    el("p", {}, el("strong", {}, "What helps: "), blocker.help,
+      blocker.command && [": ", el("code", {}, blocker.command)]),
+    ...startOf(it)];
 }
 
-function reasonOf(on) {
-  switch (on.reason) {
-    case "limit":
-      return on.max_concurrent === 0 ? ["The limit is 0: nothing starts."]
-        : [`${count(on.active_count)} of ${count(on.max_concurrent)} slots in use`,
-          ...holdersOf(on.holders ?? []), ".", ...rootCause(on.root_cause)];
-    case "total": case "resource": return gateOf(on);
-    case "rate":
-      return [`Waits for the rate of ${on.rate_of === "action" ? "its action" : on.rate_of}: `,
-        `${count(on.starts)} starts per ${duration(on.per_seconds)}. `,
-        ...(on.next_start_at ? ["Next start: ", instant(on.next_start_at), ". "] : []),
-        ...positionOf(on, " of its action")];
-    case "paused": return ["The action is paused: nothing starts until it is resumed."];
-    case "no_worker": return [`No live worker in the pool ${on.pool} serves the action. ${workerRemedy(on)}`];
-    case "pool": return poolOf(on);
-    case "not_due": return on.run_at ? ["Due ", instant(on.run_at), "."] : ["Not due yet."];
-    case "handing_over":
-      if (on.granted_at && now() - Date.parse(on.granted_at) > UNSTARTED_MILLISECONDS)
-        return ["Granted ", instant(on.granted_at), ", and its worker, which has a free slot, has not "
-          + "started it: see its log and /readyz."];
-      return [`About to start at a worker in the pool ${on.pool}.`];
-    case "unavailable": return [`Cannot reach the ${on.part}: ${on.message}`];
-    default: return [`Waiting: ${on.reason}.`];
-  }
+/** A sentence in which the executions are links. */
+function withLinks(words) {
+  return words.split(/#(\d+)/).map((part, index) => (index % 2 ? executionLink(part) : part));
 }
 
-/** A worker of another pool may have the action: its pool was changed in one place only. */
-function workerRemedy(on) {
-  const others = on.other_pools ?? [];
-  if (!others.length) return `Start one: TURNSTILE_WORKER_POOLS=${on.pool} worker serve --actions MODULE`;
-  const having = others.length === 1 ? `A worker in the pool ${others[0]} has it`
-    : `Workers in the pools ${others.join(", ")} have it`;
-  const both = `TURNSTILE_WORKER_POOLS=${others[0]},${on.pool}`;
-  return `${having}: let one serve both pools (${both}), or change the pool of the action.`;
+function heldBy({ held_by: named, holders, since: at }) {
+  const more = holders - named.length;
+  return [executionLinks(named, ", held by "), more ? ` and ${count(more)} more` : null,
+    at && [named.length > 1 ? " for up to " : " for ", elapsed(at)]];
 }
 
-function poolOf(on) {
-  const pool = ["the pool ", poolLink(on.pool)];
-  const position = on.position ? [" ", ...positionOf(on, " there")] : [];
-  if (on.closed) {
-    return ["Waits for ", ...pool, ", which is paused: nothing starts until it is resumed.", ...position];
-  }
-  if (on.held < on.capacity) return ["Waits for its turn in ", ...pool, ".", ...position];
-  const holders = holdersOf(on.holders ?? []);
-  return [`All ${count(on.capacity)} worker slots of `, ...pool, " are in use", ...holders, ".", ...position];
-}
-
-function gateOf(on) {
-  const name = on.gate === "total" ? ["The total of its action"] : ["The ", ...gateLink(on.gate)];
-  const needs = `needs ${counted(on.units, "unit")}`;
-  switch (on.closed) {
-    case "paused": return [...name, " is paused: nothing starts until it is resumed."];
-    case "capacity_zero": return [...name, " has the capacity 0: nothing starts."];
-    case "capacity_too_low": return [...name,
-      ` has the capacity ${count(on.capacity)}; the execution ${needs}.`];
-  }
-  const free = on.capacity === null ? "" : `, ${count(on.free)} of ${count(on.capacity)} free`;
-  const holders = on.holders.map((each) => [executionLink(each.id), ` (${count(each.units)})`]);
-  const { first } = on;
-  const ahead = first && on.free !== null && on.free >= on.units
-    ? [", but ", executionLink(first.id), ` is ahead and needs ${count(first.units)}`] : [];
-  return [...name, `: the execution ${needs}${free}`, ...ahead, ...listOf(holders, HELD_BY), ". ",
-    ...positionOf(on, ""), ...rootCause(on.root_cause, "units", "units")];
-}
-
-function positionOf(on, what) {
-  return on.position ? [`Position ${count(on.position)}${what}.`] : [];
-}
-
-function holdersOf(ids) {
-  return listOf(ids.map((id) => [executionLink(id)]), HELD_BY);
-}
-
-/** The cause to fix: what the holders of slots or units, or the executions ahead, wait for. */
-function rootCause(cause, one = "a slot", several = "slots") {
-  if (!cause) return [];
-  const waits = ["The executions ahead are waiting, too. ",
-    ` holds ${one} but does not run yet. `][cause.ids.length] ?? ` hold ${several} but do not run yet. `;
-  return [" ", ...listOf(cause.ids.map((id) => [executionLink(id)])), waits, ...reasonOf(cause.on)];
+function positionOf({ position, queue_length: length, waiting_on: on }) {
+  if (position) return [` Position ${count(position)}${length ? ` of ${count(length)}` : ""} in the queue.`];
+  return on.position ? [` Position ${count(on.position)} there.`] : [];
 }
 
 function startOf({ estimated_start: start }) {

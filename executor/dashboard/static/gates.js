@@ -23,7 +23,7 @@ export const WAITING = [
 /** The list of all of a kind. */
 export function showList(main, address, context, { path, title, columns, empty }) {
   const shown = table(`${title} by name`, columns, { empty, keyOf: (each) => each.name });
-  const all = list(address, context, { path, table: shown });
+  const all = list(address, context, { path, table: shown, follows: () => true });
   main.append(head(title), all.wrong, ...all.nodes);
   all.now();
 }

@@ -6,7 +6,6 @@ import { queryOf } from "./api.js";
 import { Problem } from "./problem.js";
 
 const SHOWN = { beside, since };
-const HOLDERS_SHOWN = 8;
 
 /** Updates every element that shows an instant beside now. */
 setInterval(() => {
@@ -161,6 +160,11 @@ export function executionLink(id) {
   return el("a", { href: `#/executions/${id}` }, `#${id}`);
 }
 
+/** Links to several executions, behind a text. */
+export function executionLinks(ids, before) {
+  return ids.map((id, index) => [index ? ", " : before, executionLink(id)]);
+}
+
 /** The address of a queue. */
 export function queueLink({ action_ref: ref, concurrency_key: key }) {
   return `#/queues/${encodeURIComponent(ref)}${queryOf({ key })}`;
@@ -174,6 +178,22 @@ export function actionOf({ action_ref: ref, concurrency_key: key = null }) {
 /** A concurrency key, if there is one. */
 export function keyOf(key) {
   return key === null ? null : el("span", { class: "key", title: "Concurrency key" }, key);
+}
+
+/** The states of worker processes of one name, each once, with how many there are. */
+export function workerStates(workers) {
+  const states = workers.flatMap(({ state, not_ready: trouble, acknowledged_at: known }) =>
+    [known ? `${state}_acknowledged` : state, trouble && "not_ready"].filter(Boolean));
+  return el("span", { title: workers.map((each) => each.not_ready).filter(Boolean).join("\n") || null },
+    [...new Set(states)].map((state) => {
+      const many = states.filter((each) => each === state).length;
+      return [badge(state), many > 1 ? ` ${count(many)} ` : " "];
+    }));
+}
+
+/** Whether a worker was lost, and no operator has acknowledged it. */
+export function needsAttention({ state, acknowledged_at: known }) {
+  return state === "lost" && !known;
 }
 
 /** The page of a worker; `name` is its id or its name. */
@@ -192,13 +212,6 @@ export function poolLink(name) {
 
 export function resourceLink(name) {
   return el("a", { href: `#/resources/${encodeURIComponent(name)}` }, name);
-}
-
-/** The first of several holders, each a list of nodes, and how many more there are. */
-export function listOf(holders, before = "") {
-  const links = holders.slice(0, HOLDERS_SHOWN).flatMap((each, index) => [index ? ", " : before, ...each]);
-  const more = holders.length - HOLDERS_SHOWN;
-  return more > 0 ? [...links, ` and ${count(more)} more`] : links;
 }
 
 /** Buttons of which those are pressed whose value `isChosen`; `choices` are [name, value] pairs. */

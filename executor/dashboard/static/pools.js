@@ -3,7 +3,8 @@
 import { el, render } from "./dom.js";
 import { count } from "./format.js";
 import { ask } from "./api.js";
-import { badge, elapsed, none, poolLink, queueLink, section, shortId } from "./parts.js";
+import { badge, elapsed, none, occupancy, poolLink, queueLink, section, shortId } from "./parts.js";
+import { sparkline } from "./chart.js";
 import { changePoolPause } from "./changes.js";
 import { HOLDER, showList, showOne, WAITING } from "./gates.js";
 import { table } from "./table.js";
@@ -12,9 +13,9 @@ const NO_WORKER = "No live worker serves this pool: executions of its actions wa
 
 const POOLS = [
   ["Pool", "row", ({ name }) => poolLink(name)],
-  ["Worker slots", "number", ({ capacity }) => count(capacity)],
-  ["Granted", "number", ({ held }) => count(held)],
+  ["Granted", "", ({ held, capacity }) => (held === null ? none("–") : occupancy(held, capacity))],
   ["Waiting", "number", ({ waiting }) => count(waiting)],
+  ["Granted, last hour", "", ({ use }) => sparkline(use, "Worker slots granted over the last hour")],
   ["Order", "", ({ order }) => order],
   ["Weights", "number", ({ weights }) => count(Object.keys(weights).length)],
   ["Used by actions", "number", ({ actions }) => count(actions)],

@@ -1,13 +1,16 @@
 // The screens of resources: their capacities, who holds their units and what waits for them.
 
 import { count, duration } from "./format.js";
-import { badge, elapsed, none, resourceLink } from "./parts.js";
+import { badge, elapsed, none, occupancy, resourceLink } from "./parts.js";
+import { sparkline } from "./chart.js";
 import { changeCapacity, changeResourcePause } from "./changes.js";
 import { HOLDER, showList, showOne, WAITING } from "./gates.js";
 
 const RESOURCES = [
   ["Resource", "row", ({ name }) => resourceLink(name)],
-  ["Capacity", "number", ({ capacity }) => (capacity === null ? none("no limit") : count(capacity))],
+  ["Held", "", ({ held, capacity }) => (held === null ? none("–") : occupancy(held, capacity))],
+  ["Waiting", "number", ({ waiting }) => count(waiting)],
+  ["Held, last hour", "", ({ use }) => sparkline(use, "Units held over the last hour")],
   ["Rank", "number", ({ rank }) => rank ?? none("–")],
   ["Order", "", ({ order }) => order],
   ["Rate", "", ({ rate }) => (rate ? `${count(rate.starts)} per ${duration(rate.per)}` : none("–"))],

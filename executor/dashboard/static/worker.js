@@ -4,10 +4,11 @@ import { button, el, render, say, text } from "./dom.js";
 import { between, count, counted, duration } from "./format.js";
 import { ask } from "./api.js";
 import { auditLogOf } from "./audit_log.js";
-import { drain } from "./changes.js";
+import { acknowledge, drain } from "./changes.js";
 import { loader, polled } from "./list.js";
-import { actionOf, afterChange, badge, elapsed, errorLine, errorOf, executionLink, head, instant, none,
-  occupancy, poolLink, section, stoppingWords, termsOf, trail } from "./parts.js";
+import { actionOf, afterChange, badge, elapsed, errorLine, errorOf, executionLink, head, instant,
+  needsAttention, none, occupancy, poolLink, section, stoppingWords, termsOf, trail, workerStates,
+} from "./parts.js";
 import { table } from "./table.js";
 
 const EVERY_MILLISECONDS = 2000;
@@ -20,6 +21,13 @@ const RUNS = [
   ["Running for", "number", (each) => elapsed(each.started_at)],
   ["State", "", (each) => (each.stopping ? el("div", {}, badge("stopping"), " ", stoppingWords(each.stopping))
     : badge("running"))],
+];
+const HELD = [
+  ["Execution", "row", (each) => executionLink(each.id)],
+  ["Action", "", actionOf],
+  ["Attempt", "number", (each) => each.attempt ?? none("–")],
+  ["Started", "", (each) => (each.started_at ? instant(each.started_at) : none("not started"))],
+  ["Now", "", (each) => badge(each.status)],
 ];
 const POOLS = [
   ["Pool", "row", (each) => poolLink(each.pool)],
@@ -56,6 +64,8 @@ export function show(main, { worker: wanted }, { live, signal }) {
   const facts = el("dl", { class: "metrics" });
   const buttons = el("div", { class: "buttons" });
   const runs = table("What the worker runs, the longest first", RUNS, { empty: "The worker runs nothing." });
+  const held = table("What the worker held when it was gone, by ID", HELD, { empty: "It held nothing." });
+  const heldPart = el("section", { hidden: true }, el("h2", {}, "Held when it was gone"), held.node);
   const pools = table("Pools", POOLS, { keyOf: (each) => each.pool });
   const failures = table("Last failed attempts, newest first", FAILURES, {
     empty: "No failed attempts among the newest 10,000 executions.",
@@ -74,18 +84,21 @@ export function show(main, { worker: wanted }, { live, signal }) {
     const it = await ask("GET", `/workers/${encodeURIComponent(known?.id ?? wanted)}`, { signal: mine });
     text(name, it.name);
     document.title = `${it.name} · Turnstile`;
-    render(state, badge(it.state), it.not_ready && badge("not_ready"));
+    render(state, workerStates([it]));
     trouble.hidden = !it.not_ready;
     text(trouble, it.not_ready ? `Not ready, so it starts nothing. ${it.not_ready}` : "");
     render(capacity, occupancy(it.running, it.concurrency));
     render(facts, factsOf(it));
     progress.update(it);
     runs.update(it.runs);
+    heldPart.hidden = PRESENT.includes(it.state);
+    held.update(it.held);
     pools.update(it.pool_capacities);
     failures.update(it.failures);
     actions.update(it.actions ?? []);
     render(notes, notesOf(it.start_notes));
-    render(buttons, buttonsFor(it, () => afterChange(drain(it), `${it.name} is draining`, loading.now)));
+    render(buttons, buttonsFor(it,
+      (change, words) => afterChange(change([it]), `${it.name} ${words}`, loading.now)));
     if (known === null) changes.append(auditLogOf({ subject_kind: "worker", subject: it.id }, signal));
     if (known !== null && known.state !== it.state) say(`${it.name} is ${it.state}`);
     known = it;
@@ -96,7 +109,8 @@ export function show(main, { worker: wanted }, { live, signal }) {
     trail("#/workers", "Workers"), head([name, state], buttons),
     wrong, trouble, progress.node,
     el("div", { class: "panel" }, el("p", { class: "said" }, "Capacity in use"), capacity, facts),
-    section("Running now", runs.node), section("Pools", pools.node), section("Last failures", failures.node),
+    heldPart, section("Running now", runs.node), section("Pools", pools.node),
+    section("Last failures", failures.node),
     section("Actions", actions.node), section("Start", notes), changes);
   loading.now();
 }
@@ -109,19 +123,22 @@ function factsOf(it) {
     ["Last heartbeat", instant(it.renewed_at)],
     it.stopped_at && ["Stopped", instant(it.stopped_at)],
     it.lost_at && ["Lost", instant(it.lost_at)],
+    it.acknowledged_at && ["Acknowledged", instant(it.acknowledged_at)],
     ["ID", el("span", { class: "id" }, it.id)],
   ];
   return termsOf(facts);
 }
 
 function buttonsFor(it, act) {
-  const drains = button("Drain", act, {
+  const drains = button("Drain", () => act(drain, "is draining"), {
     class: "danger", needs: "POST /workers/{worker_id}/drain",
     blocked: it.state !== "live" && `The worker is ${it.state}: only a live worker can be drained.`,
   });
   const executions = el("a", { class: "button", href: `#/executions?worker_id=${encodeURIComponent(it.id)}` },
     "Executions");
-  return PRESENT.includes(it.state) ? [drains, executions] : [executions];
+  if (PRESENT.includes(it.state)) return [drains, executions];
+  return [needsAttention(it) && button("Acknowledge", () => act(acknowledge, "is acknowledged"),
+    { needs: "POST /workers/{worker_id}/acknowledge" }), executions];
 }
 
 /** How many attempts still run, and until when the worker waits for them; absent unless it drains. */

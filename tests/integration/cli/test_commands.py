@@ -43,8 +43,11 @@ def test_what_waits_is_shown_with_the_blocker_first_and_its_way_to_a_start(
     holder, waiting = system.submit(ref), system.submit(ref)
     lines = system.executor("get", str(waiting)).out.splitlines()
     assert lines[0].startswith(f"Waits: 1 of 1 slots in use, held by #{holder} for ")
-    assert lines[2].split() == ["ON", "THE", "WAY", "STATE", "NEEDS", "HELD", "WHAT", "HELPS"]
-    assert [line.split()[0] for line in lines[3:5]] == ["queue", "pool"]
+    assert lines[1].endswith(f": executor actions limit {ref} NUMBER")
+    assert lines[3].split() == ["ON", "THE", "WAY", "STATE", "NEEDS", "HELD"]
+    assert [line.split()[0] for line in lines[4:6]] == ["queue", "pool"]
+    assert "waits here, blocker" in lines[4]
+    assert max(map(len, lines[:6])) < 140
 
 
 def test_an_invalid_request_is_exit_code_2(system: CommandLines) -> None:

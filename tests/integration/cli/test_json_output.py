@@ -17,7 +17,7 @@ from tests.integration.cli.conftest import CommandLines, Ended, until
 from tests.integration.cli.test_dead_letters import names_in, send
 from tests.integration.cli.test_webhooks import until_failed
 from tests.support.json_output import command_of, commands_with_json, problem_of
-from tests.support.ledger import session_on
+from tests.support.ledger import LOST_WORKER, session_on
 from tests.support.processes import System
 from turnstile.common.exit_codes import ExitCode
 from turnstile.json_output import JSON_OUTPUT
@@ -198,6 +198,8 @@ def _run_operation(recorder: Recorder, system: CommandLines, processes: System, 
     (silent,) = (each["id"] for each in workers if each["name"] == "silent")
     recorder.run(f"executor workers show {silent}")
     recorder.run(f"executor workers drain {silent} --dry-run")
+    asyncio.run(_lose_a_worker(processes))
+    recorder.run("executor workers acknowledge lost")
     called = recorder.run(f"executor submit {ref} customer=5 --callback-url http://127.0.0.1:1/hook")
     execution_id = called.json["id"]
     recorder.run(f"executor cancel {execution_id}")
@@ -216,6 +218,11 @@ def _run_operation(recorder: Recorder, system: CommandLines, processes: System, 
     recorder.run(f"executor dead-letters replay {name}")
     recorder.run(f"executor dead-letters purge {name}-2 --dry-run")
     recorder.run(f"executor dead-letters purge {name}-2 --yes")
+
+
+async def _lose_a_worker(processes: System) -> None:
+    async with session_on(processes.database_url) as connection:
+        await connection.execute(LOST_WORKER)
 
 
 def _run_administration(recorder: Recorder, processes: System, tmp_path: Path) -> None:

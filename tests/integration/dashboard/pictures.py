@@ -18,6 +18,7 @@ from playwright.async_api import Browser, Page, expect
 from tests.integration.dashboard.browser import chromium, watched_page
 from tests.integration.webhooks.receiver import Receiver, receiving
 from tests.support.environment import Environment, running_environment
+from tests.support.ledger import LOST_WORKER
 from tests.support.sources import servers_of_the_session
 from tests.support.traffic import submit, until
 from turnstile.migrations.run import migrate
@@ -82,6 +83,7 @@ async def seed(env: Environment, receiver: Receiver) -> dict[str, str]:
     """Fill the installation; return the addresses of all screens by name."""
     for name, capacity in (
         ("licence-autocad", 3),
+        ("desk-plotter", 1),
         ("a-resource-with-a-rather-long-name-for-the-render-farm", 40),
     ):
         assert (await env.http.put(f"/resources/{name}", json={"capacity": capacity})).is_success
@@ -107,6 +109,12 @@ async def seed(env: Environment, receiver: Receiver) -> dict[str, str]:
     )
     gated = await env.submit_many([{"action_ref": "cad.export"}] * 3)
     await env.submit_many([{"action_ref": "nightly.cleanup"}] * 2)
+    await env.put(
+        "cad.plot", pool="drawing", max_concurrent=1, entrypoint="tests.e2e.actions:noop",
+        uses=["desk-plotter", "licence-autocad"],
+    )  # fmt: skip
+    await env.submit("cad.plot")
+    chained = await env.submit("cad.plot")
     running, *_ = await env.submit_many(
         [{"action_ref": "video.encode", "parameters": {"title": f"film {n}"}} for n in range(5)]
     )
@@ -153,6 +161,11 @@ async def seed(env: Environment, receiver: Receiver) -> dict[str, str]:
         "SELECT worker_id FROM ledger.worker ORDER BY registered_at DESC LIMIT 1"
     )
     assert (await env.http.post(f"/workers/{leaver_id}/drain")).is_success
+    for worker in ("lost", "lost-too"):
+        await env.history.rows(LOST_WORKER.replace("'lost', 1", f"'{worker}', 1"))
+    await env.history.rows(
+        "UPDATE ledger.worker SET held_ids = $1 WHERE worker_id = 'lost'", [running, *waiting, *gated]
+    )
     await env.until_status(running, "running")
     assert leaver.process.returncode is None
     return {
@@ -167,6 +180,7 @@ async def seed(env: Environment, receiver: Receiver) -> dict[str, str]:
         "executions-filtered": "/#/executions?status=failed,timeout,abandoned&error=mailbox",
         "execution-waiting": f"/#/executions/{waiting[-1]}",
         "execution-gated": f"/#/executions/{gated[-1]}",
+        "execution-chained": f"/#/executions/{chained}",
         "execution-running": f"/#/executions/{running}",
         "execution-failed": f"/#/executions/{failed}",
         "execution-completed": f"/#/executions/{rendered}",
@@ -178,6 +192,8 @@ async def seed(env: Environment, receiver: Receiver) -> dict[str, str]:
         "workers": "/#/workers",
         "worker": f"/#/workers/{worker_id}",
         "worker-draining": f"/#/workers/{leaver_id}",
+        "workers-lost": "/#/workers?state=lost",
+        "worker-lost": "/#/workers/lost",
         "webhooks": "/#/webhooks",
         "dead-letters": "/#/dead-letters",
         "audit-log": "/#/audit-log",

@@ -67,7 +67,7 @@ async def test_why_an_execution_waits_is_announced_when_the_reason_changes(
         await page.locator("main .why").evaluate("node => node.closest('[role=status], [aria-live]')") is None
     )
     await env.patch("announced", max_concurrent=0)
-    await expect(spoken).to_contain_text("The limit is 0")
+    await expect(spoken).to_contain_text("the limit of the action is 0")
     await env.stop_running()
 
 

@@ -12,6 +12,7 @@ from tests.integration.dashboard.axe import faults_of
 from tests.integration.dashboard.browser import DEADLINE_MILLISECONDS, watched_page
 from tests.integration.dashboard.conftest import insert_failed_webhook, insert_letters
 from tests.support.environment import Environment
+from tests.support.ledger import LOST_WORKER
 from turnstile.executor.dashboard.files import static_files
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
@@ -79,6 +80,7 @@ async def screens(env: Environment) -> AsyncIterator[Screens]:
     await insert_letters(env, "unknown_action", 1)
     letter = await env.history.value("SELECT id FROM ledger.dead_letter")
     await insert_failed_webhook(env, failed)
+    await env.history.rows(LOST_WORKER)
     await env.create_token(name="listed", role="read")
     token = await env.history.value("SELECT max(id) FROM ledger.api_token")
     workers = (await env.http.get("/workers", params={"state": "live"})).json()["items"]
@@ -93,6 +95,7 @@ async def screens(env: Environment) -> AsyncIterator[Screens]:
     )
     await env.history.rows("DELETE FROM ledger.dead_letter")
     await env.history.rows("DELETE FROM ledger.webhook WHERE execution_id = $1", failed)
+    await env.history.rows("DELETE FROM ledger.worker WHERE worker_id = 'lost'")
     await env.stop_running()
 
 
@@ -119,7 +122,9 @@ def addresses(screens: Screens) -> list[str]:
         "/#/pools",
         "/#/pools/default",
         "/#/workers",
+        "/#/workers?state=all",
         f"/#/workers/{screens.worker}",
+        "/#/workers/lost",
         "/#/webhooks",
         "/#/dead-letters",
         "/#/audit-log?action_ref=usable",
@@ -159,6 +164,7 @@ def dialogs(screens: Screens) -> list[tuple[str, tuple[str, ...], str]]:
         ("/#/pools/usable-paused", "Resume", "Resume usable-paused?"),
         ("/#/workers", f"Drain {screens.worker_name}", f"Drain {screens.worker_name}?"),
         (f"/#/workers/{screens.worker}", "Drain", f"Drain {screens.worker_name}?"),
+        ("/#/workers/lost", "Acknowledge", "Acknowledge the loss of render-1?"),
         ("/#/webhooks", f"Replay the {one}", f"Replay the {one}?"),
         ("/#/webhooks", "Replay all failed", "Replay all 1 failed webhook?"),
         ("/#/dead-letters", screens.letter, f"Dead letter {screens.letter}"),

@@ -10,6 +10,7 @@ from playwright.async_api import Browser, Page, expect
 from tests.integration.dashboard.browser import DEADLINE_MILLISECONDS, watched_page
 from tests.integration.dashboard.conftest import TOKEN
 from tests.support.environment import Environment
+from tests.support.ledger import LOST_WORKER
 from tests.support.traffic import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
@@ -196,6 +197,34 @@ async def test_the_header_shows_the_token_and_what_it_may_not_do_is_disabled_wit
         await page.locator("#identity summary").click()
         await page.get_by_role("button", name="Sign out").click()
         await expect(prompt).to_be_visible()
+
+
+async def test_workers_of_one_name_are_one_row_and_their_losses_are_acknowledged_together(
+    page: Page, env: Environment
+) -> None:
+    held = await env.submit("scripted", parameters={"steps": ["OK"]})
+    await env.history.rows(LOST_WORKER)
+    await env.history.rows("UPDATE ledger.worker SET held_ids = $1 WHERE worker_id = 'lost'", [held])
+    await env.history.rows(LOST_WORKER.replace("'lost', 1", "'lost-2', 1"))
+    alert = page.get_by_role("link", name="2 workers lost in the last 24 hours")
+    await page.goto("/#/workers")
+    # The badge is read every few seconds.
+    await expect(alert).to_be_visible(timeout=20_000)
+    await alert.click()
+    row = page.locator("tbody tr")
+    await expect(row).to_have_count(1)
+    await expect(row).to_contain_text("1 more of this name")
+    await expect(row.get_by_role("link", name=f"#{held}")).to_be_visible()
+    await row.get_by_role("button", name="Acknowledge render-1").click()
+    dialog = page.get_by_role("dialog", name="Acknowledge the loss of 2 workers with the name render-1?")
+    await dialog.get_by_role("button", name="Acknowledge").click()
+    await expect(row.locator(".badge").first).to_have_text("lost acknowledged")
+    await expect(row.get_by_role("button", name="Acknowledge render-1")).to_have_count(0)
+    await expect(page.locator("nav .alert[href*=workers]")).to_be_hidden(timeout=20_000)
+    await page.goto("/#/workers/lost")
+    held_then = page.get_by_role("table", name="What the worker held when it was gone")
+    await expect(held_then.locator("tbody tr")).to_contain_text("not started")
+    await env.history.rows("DELETE FROM ledger.worker WHERE name = 'render-1'")
 
 
 async def test_the_page_of_the_api_signs_in_and_shows_every_operation(

@@ -213,7 +213,8 @@ async def test_an_execution_is_shown_whole(api: Served) -> None:
         "id", "action_ref", "concurrency_key", "idempotency_key", "priority", "status", "attempt",
         "parameters", "result", "error", "metadata", "worker_id", "created_at", "queued_at",
         "scheduled_at", "started_at", "completed_at", "run_at", "expires_at", "retry_of", "position",
-        "queue_length", "waiting_on", "path", "estimated_start", "stopping", "progress", "attempts",
+        "queue_length", "waiting_on", "blocker", "path", "estimated_start", "stopping", "progress",
+        "attempts",
     ]  # fmt: skip
     expected = {
         "parameters": {"x": [1, None]}, "metadata": {"m": "ü"}, "idempotency_key": "k",

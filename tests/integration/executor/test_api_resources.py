@@ -4,6 +4,7 @@ from typing import Any
 from urllib.parse import quote
 
 from tests.support.served import Served
+from turnstile.executor.questions.use import MINUTES
 
 URL = "/api/v1/resources/cad"
 ACTION = "/api/v1/actions/a.b"
@@ -22,12 +23,33 @@ async def test_a_resource_comes_back_as_it_was_stored(api: Served) -> None:
     stored = (await api.http.put(URL, json=definition)).json()
     assert stored | definition | {"rate": {"starts": 100, "per": 60.0}} == stored
     assert (stored["name"], stored["users"], stored["used_by"]) == ("cad", 0, [])
-    assert (await api.http.get(URL)).json() == stored
+    del stored["use"]
+    assert without_use((await api.http.get(URL)).json()) == stored
     await api.http.put("/api/v1/resources/api", json={})
     assert [item["name"] for item in (await api.get("/resources"))["items"]] == ["api", "cad"]
     page = await api.get("/resources", limit=1)
     rest = await api.get("/resources", limit=1, cursor=page["next_cursor"])
-    assert (rest["items"], rest["next_cursor"]) == ([stored], None)
+    assert ([*map(without_use, rest["items"])], rest["next_cursor"]) == ([stored], None)
+
+
+def without_use(resource: dict[str, Any]) -> dict[str, Any]:
+    """Return a resource without what changes by itself."""
+    return {name: value for name, value in resource.items() if name != "use"}
+
+
+async def test_a_list_shows_what_is_held_what_waits_and_the_use(api: Served) -> None:
+    await api.http.put(URL, json={"capacity": 3})
+    await api.define("a.b", max_concurrent=9, uses=[{"resource": "cad", "units": 2}])
+    api.join()
+    first, _ = await api.submit_many("a.b", 2)
+    await api.start(first)
+    (shown,) = (await api.get("/resources"))["items"]
+    assert (shown["held"], shown["held_waiting"], shown["waiting"]) == (2, 0, 1)
+    (pool,) = (await api.get("/pools"))["items"]
+    assert [len(each["use"]) for each in (shown, pool)] == [MINUTES] * 2
+    await api.leader.kill()
+    (shown,) = (await api.get("/resources"))["items"]
+    assert (shown["held"], shown["waiting"], shown["use"]) == (None, None, [])
 
 
 async def test_patch_keeps_the_other_fields_and_put_replaces_them(api: Served) -> None:

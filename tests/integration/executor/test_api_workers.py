@@ -115,6 +115,61 @@ async def test_what_is_gone_is_not_drained(api: Served) -> None:
         assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
 
 
+async def lost(api: Served) -> tuple[ScriptedWorker, list[int]]:
+    """Return a worker that was lost, and what it held: the first had started."""
+    worker = api.new_worker("short")
+    worker.hello(about=ABOUT, pools=("short",), concurrency=4, lease_seconds=0.5)
+    await api.define("short", max_concurrent=4, pool="short")
+    ids = await api.submit_many("short", 2)
+    await until(lambda: set(ids) <= worker.offered.keys(), "it has both")
+    worker.start(ids[0])
+    await until_state(api, worker, "lost")
+    return worker, ids
+
+
+async def test_a_lost_worker_shows_what_it_held_and_whether_that_had_started(api: Served) -> None:
+    worker, (first, second) = await lost(api)
+
+    async def is_gone() -> bool:
+        return (await api.get(f"/workers/{worker.worker_id}"))["lost_at"] is not None
+
+    await until(is_gone, "its row says so")
+    shown = await api.get(f"/workers/{worker.worker_id}")
+    assert (shown["held_count"], shown["held_ids"]) == (2, [first, second])
+    assert [(each["id"], each["started_at"] is not None, each["status"]) for each in shown["held"]] == [
+        (first, True, "queued"),
+        (second, False, "queued"),
+    ]
+    (listed,) = (await api.get("/workers", state="lost"))["items"]
+    assert listed["held_ids"] == [first, second]
+
+
+async def test_a_loss_is_acknowledged_once_and_recorded(api: Served) -> None:
+    worker, _ = await lost(api)
+    url = f"/api/v1/workers/{worker.worker_id}"
+
+    async def is_acknowledged() -> bool:
+        return (await api.http.post(f"{url}/acknowledge")).status_code == 200
+
+    await until(is_acknowledged, "it is acknowledged")
+    at = (await api.get(f"/workers/{worker.worker_id}"))["acknowledged_at"]
+    again = await api.http.post(f"{url}/acknowledge")
+    assert (again.status_code, again.json()["acknowledged_at"]) == (200, at)
+    recorded = (await api.get("/audit-log", subject_kind="worker"))["items"]
+    assert [(each["verb"], each["subject"]) for each in recorded] == [("acknowledged", worker.worker_id)]
+    # It may have been cut off only, and joins again.
+    worker.hello(about=ABOUT)
+    assert (await until_state(api, worker, "live"))["acknowledged_at"] is None
+
+
+async def test_only_a_lost_worker_is_acknowledged(api: Served) -> None:
+    answer = await api.http.post(f"/api/v1/workers/{api.worker.worker_id}/acknowledge")
+    assert (answer.status_code, answer.json()["code"]) == (409, "not_terminal")
+    assert answer.json()["worker_state"] == "live"
+    answer = await api.http.post("/api/v1/workers/unknown/acknowledge")
+    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+
+
 async def test_what_a_worker_says_is_bounded(api: Served) -> None:
     chatty = api.new_worker("chatty")
     chatty.hello(about={"start_notes": ["x" * 1000] * 60, "pid": "x", "drain_seconds": "long"})

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.inbox import ANN
+from tests.support.ledger import LOST_WORKER
 from tests.support.served import Served, serve
 from tests.support.traffic import until
 from turnstile.executor.api.auth import READING, templates
@@ -157,6 +158,7 @@ _CHANGES: tuple[tuple[str, str, str, Any], ...] = (
     ("POST", "/executions/cancel", "/executions/cancel", {"filter": {"action_ref": "a.b"}}),
     ("POST", "/executions/retry", "/executions/retry", {"filter": {"status": ["cancelled"]}}),
     ("POST", "/workers/{worker_id}/drain", "/workers/w/drain", None),
+    ("POST", "/workers/{worker_id}/acknowledge", "/workers/lost/acknowledge", None),
     ("POST", "/dead-letters/purge", "/dead-letters/purge", {"all": True}),
     ("POST", "/webhooks/replay", "/webhooks/replay", {"all": True}),
     ("POST", "/tokens", "/tokens", {"name": "ci", "role": "read"}),
@@ -183,6 +185,7 @@ async def test_every_route_that_changes_something_is_recorded(database_url: str)
         ids = await served.submit_many("a.b", 2)
         assert ids[0] == 1
         await served.database.fetch(_WEBHOOK, ids[0])
+        await served.database.fetch(LOST_WORKER)
         await served.database.fetch(
             statements("dead_letters/dead_letters.sql")["store"], json.dumps([_LETTER]), [b""]
         )

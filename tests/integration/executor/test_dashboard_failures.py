@@ -260,3 +260,5 @@ async def _attention(database: Database) -> None:
         """
     )
     assert await read_attention(database) == Attention(dead_letters=DEAD_LETTERS_MAX, lost_workers=2)
+    await database.fetch("UPDATE ledger.worker SET acknowledged_at = now() WHERE worker_id = 'w1'")
+    assert (await read_attention(database)).lost_workers == 1

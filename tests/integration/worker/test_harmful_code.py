@@ -8,10 +8,11 @@ import signal
 from pathlib import Path
 
 from tests.support.core_harmful_actions import DEEDS
-from tests.support.scripted_leader import ScriptedLeader, worker_process
 from tests.support.traffic import until
+from tests.support.worker_process import worker_process
 from turnstile.common.domain.states import Status
 from turnstile.common.exit_codes import ExitCode
+from turnstile.testing.worker_check.leader import ScriptedLeader
 
 MODULE = "tests.support.core_harmful_actions"
 # What is printed comes with the end, whole.

@@ -16,9 +16,10 @@ import httpx
 import pytest
 
 from tests.support.processes import CERTIFICATES
-from tests.support.scripted_leader import ScriptedLeader, worker_process
 from tests.support.traffic import until
+from tests.support.worker_process import worker_process
 from turnstile.common.exit_codes import ExitCode
+from turnstile.testing.worker_check.leader import ScriptedLeader
 
 MODULE = "tests.support.core_actions"
 

@@ -7,30 +7,27 @@ import pytest
 
 from turnstile.executor.cli.client import Json
 from turnstile.executor.cli.execution_view import (
-    cause_lines,
     gate_rows,
-    path_rows,
+    help_sentence,
+    path_state,
     run_duration,
     status_text,
     waiting_sentence,
 )
 
 NOW = datetime(2026, 11, 21, 7, 30, tzinfo=UTC)
-START_ONE = "start one: TURNSTILE_WORKER_POOLS=gpu worker serve --actions MODULE"
-
-GATE: Any = {
-    "reason": "resource", "gate": "resource autocad", "closed": None, "units": 2, "free": 1, "capacity": 10,
-    "position": 1, "position_of": "gate", "waiting": 3, "holders": [],
-}  # fmt: skip
-RATE: Any = {
-    "reason": "rate", "gate": "rate", "starts": 100, "per_seconds": 60.0, "position": 4,
-    "position_of": "action", "waiting": 5, "next_start_at": "2026-11-21T07:30:00Z",
-}  # fmt: skip
+SINCE = "2026-11-21T07:29:15Z"
 
 
-def execution(waiting_on: Any, *, key: str | None = None, **fields: Any) -> Json:
+def execution(why: str | None, *, key: str | None = None, **fields: Any) -> Json:
+    """Return an execution that waits; the fields of its blocker among others."""
+    blocker: dict[str, Any] = {
+        "why": why, "held_by": [], "holders": 0, "since": None, "until": None, "help": "", "command": None,
+    }  # fmt: skip
+    blocker |= {name: fields.pop(name) for name in blocker if name in fields}
     return Json(
-        action_ref="reports.render", concurrency_key=key, worker_id="w1", waiting_on=waiting_on, **fields
+        action_ref="reports.render", concurrency_key=key, waiting_on=fields.pop("waiting_on", {}),
+        blocker=None if why is None else blocker, **fields,
     )  # fmt: skip
 
 
@@ -39,160 +36,32 @@ def starting(earliest_seconds: float, latest_seconds: float) -> dict[str, str]:
     return {name: (NOW + timedelta(seconds=seconds)).isoformat() for name, seconds in ends.items()}
 
 
-def limit(most: int, active: int, *holders: int, **rest: Any) -> dict[str, Any]:
-    return {
-        "reason": "limit", "max_concurrent": most, "active_count": active, "holders": [*holders], **rest
-    }  # fmt: skip
-
-
-def pool(held: int, **rest: Any) -> dict[str, Any]:
-    return {"reason": "pool", "pool": "gpu", "closed": None, "capacity": 2, "held": held, **rest}
-
-
-def no_worker(**rest: Any) -> dict[str, Any]:
-    return {"reason": "no_worker", "pool": "gpu", **rest}
-
-
-def handed_over(granted_at: str) -> dict[str, Any]:
-    return {"reason": "handing_over", "pool": "gpu", "granted_at": f"2026-11-21T07:{granted_at}Z"}
-
-
-def caused_by(on: Any, *ids: int) -> dict[str, Any]:
-    return {"root_cause": {"ids": [*ids], "on": on}}
-
-
-def held_by(*holders: tuple[int, int]) -> list[dict[str, int]]:
-    return [{"id": execution_id, "units": units} for execution_id, units in holders]
-
-
-NO_WORKER = f"no live worker in pool gpu serves the action; {START_ONE}"
-AUTOCAD = "needs 2 units of resource autocad, 1 of 10 free"
-PAUSED_VPN = {**GATE, "gate": "resource vpn", "closed": "paused"}
-SENTENCES: list[tuple[Any, str]] = [
-    (None, ""),
-    (limit(2, 2, 11, 12), "2 of 2 slots in use, held by #11, #12"),
-    (limit(1, 1, 11), "1 of 1 slots in use, held by #11"),
-    (limit(0, 0), "0 of 0 slots in use"),
-    (
-        limit(2, 2, 60, 61, **caused_by(no_worker(), 60, 61)),
-        f"{NO_WORKER}; because of this 2 of 2 slots in use, held by #60, #61",
-    ),
-    (
-        limit(1, 0, **caused_by(no_worker())),
-        f"{NO_WORKER}; because of this 0 of 1 slots in use",
-    ),
-    ({"reason": "paused"}, "the action is paused"),
-    (
-        pool(3, position=4, waiting=9, holders=[60, 61, 62]),
-        "all 2 worker slots of pool gpu are in use, held by #60, #61, #62; position 4 there",
-    ),
-    (pool(1, position=1), "not its turn yet in pool gpu; position 1 there"),
-    (
-        pool(2, closed="paused", position=4),
-        "pool gpu is paused; executor pools resume gpu continues it; position 4 there",
-    ),
-    (pool(5, holders=[]), "all 2 worker slots of pool gpu are in use"),
-    (
-        pool(2, holders=[60], held_since="2026-11-21T07:29:15Z"),
-        "all 2 worker slots of pool gpu are in use, held by #60 for 45s",
-    ),
-    (
-        pool(2, holders=[60, 61, 62, 63], held_since="2026-11-21T07:29:15Z"),
-        "all 2 worker slots of pool gpu are in use, held by #60, #61, #62 and 1 more for up to 45s",
-    ),
-    (no_worker(), NO_WORKER),
-    (no_worker(other_pools=[]), NO_WORKER),
-    (
-        no_worker(other_pools=["default"]),
-        "no live worker in pool gpu serves the action, but a worker in pool default has it; let one serve"
-        " both pools (TURNSTILE_WORKER_POOLS=default,gpu), or change the action's pool"
-        " (executor actions apply)",
-    ),
-    (
-        no_worker(other_pools=["a", "b"]),
-        "no live worker in pool gpu serves the action, but workers in the pools a, b have it; let one"
-        " serve both pools (TURNSTILE_WORKER_POOLS=a,gpu), or change the action's pool"
-        " (executor actions apply)",
-    ),
-    ({"reason": "not_due", "run_at": "2026-11-21T07:30:00Z"}, "not due before 2026-11-21 07:30:00Z"),
-    ({"reason": "not_due", "run_at": None}, "not due yet"),
-    ({"reason": "handing_over", "pool": "gpu"}, "about to start at a worker"),
-    (handed_over("29:31"), "about to start at a worker"),
-    (
-        handed_over("27:30"),
-        "granted 2m30s ago to worker w1, which has a free slot and has not started it:"
-        " see its log and /readyz",
-    ),
-    (
-        {"reason": "unavailable", "part": "broker", "message": "not connected"},
-        "the executor cannot reach the broker: not connected",
-    ),
-    (
-        {**GATE, "holders": held_by((14, 2), (15, 4), (17, 3))},
-        f"{AUTOCAD}; held by #14 (2), #15 (4), #17 (3); position 1 there",
-    ),
-    (
-        {**GATE, "reason": "total", "gate": "total", "units": 1, "free": 0, "capacity": 20},
-        "needs 1 unit of the total of its action, 0 of 20 free; position 1 there",
-    ),
-    (
-        {**GATE, "holders": held_by((60, 9)), **caused_by(no_worker(), 60)},
-        f"{NO_WORKER}; because of this {AUTOCAD}; held by #60 (9); position 1 there",
-    ),
-    (
-        limit(
-            1, 1, 60,
-            **caused_by({**GATE, "holders": held_by((50, 5), (51, 4)), **caused_by(PAUSED_VPN, 50, 51)}, 60),
+@pytest.mark.parametrize(
+    ("waits", "sentence"),
+    [
+        (execution(None), ""),
+        (execution("paused"), "paused"),
+        (execution("full", held_by=[7], holders=1, since=SINCE), "full, held by #7 for 45s"),
+        (
+            execution("full", held_by=[7, 8, 9], holders=50, since=SINCE),
+            "full, held by #7, #8, #9 and 47 more for up to 45s",
         ),
-        "resource vpn is paused; because of this 1 of 1 slots in use, held by #60",
-    ),
-    (
-        {**GATE, "units": 1, "free": 1, "position": 2, "first": {"id": 9, "units": 2}},
-        "needs 1 unit of resource autocad, 1 of 10 free, but #9 is ahead and needs 2; position 2 there",
-    ),
-    (
-        {**GATE, "position": 2, "first": {"id": 9, "units": 2}},
-        f"{AUTOCAD}; position 2 there",
-    ),
-    ({**GATE, "closed": "paused"}, "resource autocad is paused"),
-    ({**GATE, "closed": "capacity_zero"}, "the capacity of resource autocad is 0"),
-    (
-        {**GATE, "closed": "capacity_too_low", "capacity": 1},
-        "needs 2 units of resource autocad, whose capacity is 1",
-    ),
-    (
-        {**RATE, "rate_of": "resource partner-api"},
-        "the rate of resource partner-api allows 100 starts per 1m; next start 2026-11-21 07:30:00Z;"
-        " position 4 of its action",
-    ),
-    (
-        {**RATE, "rate_of": "action", "next_start_at": None},
-        "the rate of its action allows 100 starts per 1m; position 4 of its action",
-    ),
-    ({"reason": "of a later version"}, "of a later version"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("waiting_on", "sentence"), SENTENCES)
-def test_every_reason_is_a_sentence(waiting_on: Any, sentence: str) -> None:
-    assert waiting_sentence(execution(waiting_on), now=NOW) == sentence
-
-
-def test_position_reason_and_start_make_one_sentence() -> None:
-    waits = execution(
-        limit(4, 4, 12, 13, 14, 15), position=3, queue_length=17, estimated_start=starting(20, 45)
-    )
-    assert waiting_sentence(waits, now=NOW) == (
-        "4 of 4 slots in use, held by #12, #13, #14 and 1 more; position 3 of 17 in reports.render; "
-        "starts in about 20 s to 45 s"
-    )
+        (execution("granted to worker w1", since=SINCE), "granted to worker w1 for 45s"),
+        (execution("not due yet", until=SINCE), "not due yet; not before 2026-11-21 07:29:15Z"),
+        (execution("full", waiting_on={"position": 4}), "full; position 4 there"),
+        (
+            execution("full", waiting_on={"position": 4}, position=3, queue_length=17),
+            "full; position 3 of 17 in reports.render",
+        ),
+    ],
+)
+def test_the_sentence_names_the_blocker_its_holders_and_the_position(waits: Json, sentence: str) -> None:
+    assert waiting_sentence(waits, now=NOW) == sentence
 
 
 def test_the_queue_of_a_key_is_named_with_the_key() -> None:
-    waits = execution({"reason": "paused"}, key="acme", position=1, queue_length=2)
-    assert waiting_sentence(waits, now=NOW) == (
-        "the action is paused; position 1 of 2 in reports.render, key acme"
-    )
+    waits = execution("paused", key="acme", position=1, queue_length=2)
+    assert waiting_sentence(waits, now=NOW) == "paused; position 1 of 2 in reports.render, key acme"
 
 
 @pytest.mark.parametrize(
@@ -208,47 +77,38 @@ def test_the_queue_of_a_key_is_named_with_the_key() -> None:
     ],
 )
 def test_a_start_is_as_precise_as_its_estimate(earliest: float, latest: float, words: str) -> None:
-    waits = execution({"reason": "handing_over"}, position=None, estimated_start=starting(earliest, latest))
-    assert waiting_sentence(waits, now=NOW) == f"about to start at a worker; {words}"
+    waits = execution("full", position=None, estimated_start=starting(earliest, latest))
+    assert waiting_sentence(waits, now=NOW) == f"full; {words}"
 
 
 def test_where_what_is_ahead_runs_longer_than_any_before_no_start_is_named() -> None:
     estimate = {**starting(1, 600), "overdue": True}
-    assert waiting_sentence(execution(limit(1, 1, 7), estimated_start=estimate), now=NOW) == (
-        "1 of 1 slots in use, held by #7; what is ahead runs longer than all known runs, so its start is "
-        "not known"
+    assert waiting_sentence(execution("full", estimated_start=estimate), now=NOW) == (
+        "full; what is ahead runs longer than all known runs, so its start is not known"
     )
 
 
-def test_only_the_first_holders_are_listed() -> None:
-    sentence = waiting_sentence(execution(limit(50, 50, *range(50))), now=NOW)
-    assert sentence.endswith("held by #0, #1, #2 and 47 more")
+def test_what_helps_is_a_sentence_and_a_command_if_there_is_one() -> None:
+    paused = execution("paused", help="Resume it", command="executor actions resume a")
+    assert help_sentence(paused) == "Resume it: executor actions resume a"
+    assert help_sentence(execution("not due yet", help="Nothing")) == "Nothing"
 
 
-def test_the_causes_lead_from_what_it_waits_for_to_the_blocker() -> None:
-    at_autocad = {**GATE, "holders": held_by((50, 5), (51, 4)), **caused_by(PAUSED_VPN, 50, 51)}
-    waits = execution(limit(1, 1, 60, **caused_by(at_autocad, 60)))
-    assert [*cause_lines(waits, now=NOW)] == [
-        f"#60 holds a slot and waits: {AUTOCAD}; held by #50 (5), #51 (4); position 1 there",
-        "#50, #51 hold units and wait: resource vpn is paused",
-    ]
-    behind = execution(limit(1, 0, **caused_by(no_worker())))
-    assert [*cause_lines(behind, now=NOW)] == [f"The executions ahead wait: {NO_WORKER}"]
-
-
-def test_the_way_to_a_start_shows_what_is_held_and_what_helps_where_it_waits() -> None:
-    steps = [
-        {"gate": "queue", "state": "passed", "units": 1, "held": 2, "capacity": None},
-        {"gate": "resource autocad", "state": "waiting", "units": 2, "held": 9, "capacity": 10},
-        {"gate": "pool default", "state": "not_reached", "units": 1, "held": 0, "capacity": 4},
-    ]
-    rows = path_rows(execution(GATE, path=steps))
-    assert [(row["state"], row["held"], row["help"]) for row in rows] == [
-        ("passed", "2", ""),
-        ("waits here", "9 of 10", "executor resources queue autocad"),
-        ("not reached", "0 of 4", ""),
-    ]
-    assert path_rows(execution(None)) == []
+@pytest.mark.parametrize(
+    ("state", "is_blocker", "holders", "words"),
+    [
+        ("passed", False, [], "passed"),
+        ("waiting", True, [], "waits here, blocker"),
+        ("waiting", False, [], "waits here"),
+        ("not_reached", True, [60], "not reached, #60 waits, blocker"),
+        ("elsewhere", True, [60, 61], "not passed by it, #60, #61 wait, blocker"),
+    ],
+)
+def test_a_step_of_the_path_shows_who_waits_there_and_which_is_the_blocker(
+    state: str, is_blocker: bool, holders: list[int], words: str
+) -> None:
+    step = Json(state=state, is_blocker=is_blocker, waiting_holders=holders)
+    assert path_state(step) == words
 
 
 def test_the_duration_of_a_run_is_known_once_it_has_ended() -> None:

@@ -42,6 +42,7 @@ from turnstile.executor.questions.protocol import (
     read_question,
     read_reply,
 )
+from turnstile.executor.questions.use import MINUTES, UseHistory
 from turnstile.executor.queue_manager.decide import decide
 from turnstile.executor.queue_manager.decisions import Decisions
 from turnstile.executor.queue_manager.definitions import Action, KeySettings, Pool, Resource, Use
@@ -70,6 +71,7 @@ class Installation:
         self.state = State()
         self.durations = Durations()
         self.changes = ChangeLog("1")
+        self.uses = UseHistory()
         self.now = 1000.0
         self.turn(*inputs)
 
@@ -78,6 +80,7 @@ class Installation:
         out = decide(self.state, inputs, self.now)
         self.durations.learn(out)
         self.changes.note(self.state, out, refs, self.now)
+        self.uses.note(self.state, self.now)
         return out
 
     def admit(self, ref: str, *, key: str = "", priority: int = 3, count: int = 1) -> list[int]:
@@ -343,6 +346,9 @@ def test_gates_are_counted_for_gauges() -> None:
     assert [(each.name, each.held, each.waiting, each.served) for each in found.pools] == [
         ("default", 1, 1, ("a",))
     ]
+    assert (found.resources[0].use, found.pools[0].use) == ((), ())
+    with_use = has.ask(Gates(with_use=True))
+    assert len(with_use.resources[0].use) == len(with_use.pools[0].use) == MINUTES
 
 
 def test_the_bounds_of_actions_name_what_keeps_their_queues_waiting() -> None:
