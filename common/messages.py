@@ -12,7 +12,16 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints,
 
 from turnstile.common.domain.errors import Code
 from turnstile.common.domain.states import Status
-from turnstile.common.fields import PRIORITY_DEFAULT, ActionRef, CallbackUrl, Duration, Instant, Key, Priority
+from turnstile.common.fields import (
+    PRIORITY_DEFAULT,
+    ActionRef,
+    CallbackUrl,
+    Duration,
+    Instant,
+    Key,
+    NewKey,
+    Priority,
+)
 
 SCHEMA_VERSION: Final = 1
 
@@ -64,7 +73,7 @@ class ExecutionRequested(_FromOutside):
     parameters: dict[str, JsonValue] = Field(
         default_factory=dict, description="Passed to the action by name."
     )
-    idempotency_key: Key | None = Field(
+    idempotency_key: NewKey | None = Field(
         default=None, description="Requests with the same key are one execution."
     )
     concurrency_key: Key | None = Field(

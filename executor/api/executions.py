@@ -274,12 +274,18 @@ async def post_executions(
 ) -> Acceptance | AcceptanceList:
     parts = parts_of(request)
     submitted = await _read_submitted(request, idempotency_key, parts)
+    if not submitted.is_list:
+        (one,) = submitted.requests
+        return await submit_one(parts.inbox, one, response)
     answers = await _submit(parts.inbox, submitted.requests)
-    if submitted.is_list:
-        return AcceptanceList(
-            items=[shown_refusal(each) if isinstance(each, Refusal) else each for each in answers]
-        )
-    (answer,) = answers
+    return AcceptanceList(
+        items=[shown_refusal(each) if isinstance(each, Refusal) else each for each in answers]
+    )
+
+
+async def submit_one(inbox: Inbox, request: Submission | Refusal, response: Response) -> Acceptance:
+    """Have a request decided, and return the answer of its route. Raises Refusal and Unavailable."""
+    (answer,) = await _submit(inbox, [request])
     if isinstance(answer, Refusal):
         raise answer
     set_created(answer, response)
