@@ -15,6 +15,7 @@ from turnstile.common.domain.durations import SECONDS_MAX, format_duration, pars
 
 _REF: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}")
 _RESOURCE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}")
+_SCHEDULE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}")
 _POOL: Final = re.compile(r"[A-Za-z0-9_\-]{1,64}")
 _POINTER: Final = re.compile(r"(?:/(?:[^~/]|~0|~1)*)+")
 UNITS_MAX: Final = 1_000_000
@@ -89,6 +90,16 @@ def check_ref(ref: str) -> str:
     return ref
 
 
+def check_schedule(name: str) -> str:
+    """Return `name` if it can name a schedule; raises ValueError with the rule otherwise."""
+    if not _SCHEDULE.fullmatch(name):
+        raise ValueError(
+            f"{name[:60]!r} cannot name a schedule: letters, digits, '_', '-' and '.', at most 200, "
+            "like 'nightly-report'"
+        )
+    return name
+
+
 def is_pool(name: str) -> bool:
     """Return whether `name` can name a pool."""
     # `worker.retry` is the workers' delay queue.
@@ -110,6 +121,16 @@ def _check_pointer(pointer: str) -> str:
             f"{pointer[:60]!r} is not a JSON Pointer (RFC 6901) into the parameters, like '/customer/id'"
         )
     return pointer
+
+
+SCHEDULE_KEY: Final = "schedule:"
+"""What the idempotency key of an occurrence begins with; no request from outside may have one that does."""
+
+
+def _not_reserved(key: str) -> str:
+    if key.startswith(SCHEDULE_KEY):
+        raise ValueError(f"keys that begin with '{SCHEDULE_KEY}' are those of schedules; choose another one")
+    return key
 
 
 def pointer_path(pointer: str) -> list[str]:
@@ -178,10 +199,13 @@ def _named(rule: re.Pattern[str], example: str) -> WithJsonSchema:
 
 ActionRef = Annotated[str, AfterValidator(check_ref), _named(_REF, "reports.render")]
 ResourceName = Annotated[str, AfterValidator(check_resource), _named(_RESOURCE, "autocad")]
+ScheduleName = Annotated[str, AfterValidator(check_schedule), _named(_SCHEDULE, "nightly-report")]
 Pool = Annotated[str, AfterValidator(check_pool), _named(_POOL, "gpu")]
 JsonPointer = Annotated[str, AfterValidator(_check_pointer)]
 Instant = Annotated[AwareDatetime, AfterValidator(check_instant)]
 Key = Annotated[str, StringConstraints(min_length=1, max_length=512)]
+NewKey = Annotated[Key, AfterValidator(_not_reserved)]
+"""The idempotency key of a request."""
 _PriorityNumber = Annotated[int, Field(ge=PRIORITIES[0], le=PRIORITIES[-1])]
 Priority = Annotated[_PriorityNumber, BeforeValidator(check_priority)]
 PriorityText = Annotated[_PriorityNumber, BeforeValidator(parse_priority)]

@@ -12,7 +12,16 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints,
 
 from turnstile.common.domain.errors import Code
 from turnstile.common.domain.states import Status
-from turnstile.common.fields import PRIORITY_DEFAULT, ActionRef, CallbackUrl, Duration, Instant, Key, Priority
+from turnstile.common.fields import (
+    PRIORITY_DEFAULT,
+    ActionRef,
+    CallbackUrl,
+    Duration,
+    Instant,
+    Key,
+    NewKey,
+    Priority,
+)
 
 SCHEMA_VERSION: Final = 1
 
@@ -27,8 +36,17 @@ class _BetweenServices(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
 
 
+def _or_text(schema: dict[str, Any]) -> None:
+    """Say in a JSON Schema that a text is accepted too."""
+    described = dict(schema)
+    schema.clear()
+    schema["anyOf"] = [{"type": "string", "minLength": 1, "maxLength": 512}, described]
+
+
 class Singleton(_FromOutside):
     """A name that one execution of the action has at a time, and what becomes of a second request with it."""
+
+    model_config = ConfigDict(json_schema_extra=_or_text)
 
     key: Key = Field(description="The name; of one action.", examples=["nightly"])
     when: Literal["waiting", "waiting_or_running"] = Field(
@@ -55,7 +73,7 @@ class ExecutionRequested(_FromOutside):
     parameters: dict[str, JsonValue] = Field(
         default_factory=dict, description="Passed to the action by name."
     )
-    idempotency_key: Key | None = Field(
+    idempotency_key: NewKey | None = Field(
         default=None, description="Requests with the same key are one execution."
     )
     concurrency_key: Key | None = Field(

@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails, from_json, to_json
 
 from turnstile.common.domain.durations import parse_duration
 from turnstile.common.domain.errors import Code, Refusal
-from turnstile.common.fields import PRIORITY_DEFAULT, check_ref
+from turnstile.common.fields import PRIORITY_DEFAULT, SCHEDULE_KEY, check_ref
 from turnstile.common.invalid_values import invalid_values, known_fields
 from turnstile.common.json_limits import LEVELS_MAX, read_document
 from turnstile.common.messages import SCHEMA_VERSION, ExecutionRequested, Singleton
@@ -207,6 +207,8 @@ def _read_plain(body: bytes, bytes_max: int, parameters_bytes_max: int) -> Check
         raise ValueError
     plain = _PLAIN.decode(body)
     _is_ref(plain.action_ref)
+    if plain.idempotency_key is not None and plain.idempotency_key.startswith(SCHEDULE_KEY):
+        raise ValueError
     return CheckedRequest(
         action_ref=plain.action_ref,
         parameters=plain.parameters,

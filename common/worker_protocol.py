@@ -43,6 +43,8 @@ class Hello:
     is_taking: bool = True
     definitions: tuple[Mapping[str, Any], ...] = ()
     """Actions that the installation gets if it lacks them, also while the worker cannot take offers yet."""
+    schedules: tuple[Mapping[str, Any], ...] = ()
+    """The same of schedules of these actions."""
     not_ready: str | None = None
     """Why it takes nothing now, other than that it drains."""
     about: Mapping[str, Any] = field(default_factory=dict)

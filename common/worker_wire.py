@@ -187,6 +187,7 @@ class _Hello(_Sender):
     actions: list[str] | None = None
     is_taking: bool = True
     definitions: list[dict[str, Any]] = []
+    schedules: list[dict[str, Any]] = []
     not_ready: str | None = None
     about: dict[str, Any] = {}
 
@@ -269,7 +270,8 @@ def encode_heartbeat(message: Hello | Heartbeat) -> bytes:
             **sender_fields(sender), epoch_seen=message.epoch_seen, name=message.name,
             pools=list(message.pools), actions=None if message.actions is None else list(message.actions),
             concurrency=message.concurrency, lease=message.lease_seconds, is_taking=message.is_taking,
-            definitions=[dict(each) for each in message.definitions], not_ready=message.not_ready,
+            definitions=[dict(each) for each in message.definitions],
+            schedules=[dict(each) for each in message.schedules], not_ready=message.not_ready,
             about=dict(message.about),
         )
     )  # fmt: skip
@@ -282,7 +284,8 @@ def decode_hello(body: bytes) -> Hello:
         sender=sender_of(found), name=found.name, pools=tuple(found.pools),
         actions=None if found.actions is None else tuple(found.actions), concurrency=found.concurrency,
         lease_seconds=found.lease, epoch_seen=found.epoch_seen, is_taking=found.is_taking,
-        definitions=tuple(found.definitions), not_ready=found.not_ready, about=found.about,
+        definitions=tuple(found.definitions), schedules=tuple(found.schedules),
+        not_ready=found.not_ready, about=found.about,
     )  # fmt: skip
 
 

@@ -49,6 +49,12 @@ NOT_APPLIED: Final = METER.counter(
     "write",
     "reason",
 )
+OCCURRENCES: Final = METER.counter(
+    "turnstile_schedule_occurrences_total",
+    "Occurrences of schedules by what became of them; missed counts outages, not occurrences.",
+    "result",
+    known=("admitted", "skipped", "refused", "missed"),
+)
 REPAIRS: Final = METER.counter(
     "turnstile_repairs_total",
     "Offers repeated because a worker's session did not hold them.",

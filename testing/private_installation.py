@@ -76,6 +76,7 @@ class Installation:
         self._worker = worker
         self._http = httpx.Client(base_url=f"{executor.url}/api/v1", timeout=30, trust_env=False)
         self._definitions: dict[str, dict[str, Any]] = {}
+        self._known_schedules: set[str] = set()
         self._client: Client | None = None
 
     @property
@@ -124,6 +125,8 @@ class Installation:
 
         Raises NotEmptied if an action does not end within 15 s of its cancel.
         """
+        for name in self._schedules() - self._known_schedules:
+            self._http.delete(f"/schedules/{name}")
         for action in self._actions():
             if action["ref"] not in self._definitions:
                 self._http.delete(f"/actions/{action['ref']}", params={"cancel": "true"})
@@ -135,6 +138,12 @@ class Installation:
 
     def _note_definitions(self) -> None:
         self._definitions = {action["ref"]: _definition(action) for action in self._actions()}
+
+        self._known_schedules = self._schedules()
+
+    def _schedules(self) -> set[str]:
+        answer = self._http.get("/schedules", params={"limit": 1000}).raise_for_status()
+        return {each["name"] for each in answer.json()["items"]}
 
     def _actions(self) -> list[dict[str, Any]]:
         answer = self._http.get("/actions", params={"limit": 1000}).raise_for_status()

@@ -11,6 +11,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from types import SimpleNamespace
 from typing import Any, Final, Generic, TypeVar, assert_never
 
@@ -23,6 +24,7 @@ from turnstile.common.domain.durations import parse_duration
 from turnstile.common.domain.identifiers import Attempt, ExecutionId
 from turnstile.common.domain.states import Status
 from turnstile.common.requests import json_text
+from turnstile.common.schedules import key_of
 from turnstile.worker.actions import RegisteredAction, registered_action
 from turnstile.worker.core.outcomes import Completed, Failed, Outcome, failure_of, status_of
 from turnstile.worker.lifespan import Lifespan, Where, hooks_for
@@ -103,6 +105,8 @@ class RunOptions:
     metadata: Mapping[str, str] = field(default_factory=dict)
     concurrency_key: str | None = None
     idempotency_key: str | None = None
+    scheduled_for: datetime | None = None
+    """What `context.scheduled_for` is: the occurrence of a schedule; in place of an idempotency key."""
     state: SimpleNamespace | None = None
     """What `context.state` is. None: what the start hooks make that this process has imported."""
 
@@ -194,7 +198,7 @@ async def run_async(
         on_progress=progress.append,
         metadata_json=json.dumps(dict(options.metadata)),
         concurrency_key=options.concurrency_key,
-        idempotency_key=options.idempotency_key,
+        idempotency_key=_key_of(definition.ref, options),
     )
     cancel = None
     if options.cancel_after is not None:
@@ -223,6 +227,12 @@ async def _state(registered: RegisteredAction, stack: contextlib.AsyncExitStack)
         hooks = _StartedHooks(loop)
         stack.push_async_callback(hooks.stop)
     return await hooks.state("worker" if registered.runs_in_loop else "child")
+
+
+def _key_of(ref: str, options: RunOptions) -> str | None:
+    if options.scheduled_for is None:
+        return options.idempotency_key
+    return key_of(ref, round(options.scheduled_for.timestamp()))
 
 
 def _ran(outcome: Outcome, log: str, progress: list[Progress], result_type: Any) -> Ran[Any]:

@@ -7,7 +7,7 @@ async def render(context: Context, customer_id: int) -> dict: ...
 """
 
 from turnstile.common.domain.errors import PermanentError, TemporaryError
-from turnstile.worker.actions import action, command_action, http_action, rate, use
+from turnstile.worker.actions import action, command_action, http_action, rate, schedule, use
 from turnstile.worker.context import Context, ExecutionStopped
 from turnstile.worker.lifespan import lifespan, on_start, on_stop
 from turnstile.worker.submitting import Action
@@ -25,5 +25,6 @@ __all__ = [
     "on_start",
     "on_stop",
     "rate",
+    "schedule",
     "use",
 ]

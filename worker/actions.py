@@ -1,7 +1,8 @@
 """Declares actions in code and collects them.
 
-In: `@action`, `command_action`, `http_action`, with `use` and `rate`, at import time; `load_actions` when a
-worker or child starts. Out: `RegisteredAction` values: the definition, and the function of a python action.
+In: `@action`, `command_action`, `http_action`, with `schedule`, `use` and `rate`, at import time;
+`load_actions` when a worker or child starts. Out: `RegisteredAction` values: the definition, and the function
+of a python action.
 """
 
 import importlib
@@ -9,10 +10,10 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, NoReturn, Unpack, cast
+from typing import Any, Final, NoReturn, TypeVar, Unpack, cast
 
 from pydantic import ValidationError
 
@@ -20,8 +21,11 @@ from turnstile.common.action_definition import ActionDefinition, DeclaredFields
 from turnstile.common.domain.errors import TurnstileError
 from turnstile.common.invalid_values import explained
 from turnstile.common.nearest import did_you_mean
+from turnstile.common.schedules import ScheduleDefinition
 from turnstile.worker.parameters import ActionDeclarationError, parameters_of
 from turnstile.worker.submitting import Action, Declare
+
+Scheduled = TypeVar("Scheduled")
 
 
 class ActionsNotFound(TurnstileError):
@@ -37,6 +41,8 @@ class RegisteredAction:
     """The module that declares it."""
     function: Callable[..., Any] | None = None
     """The function of a python action."""
+    schedules: list[ScheduleDefinition] = field(default_factory=list)
+    """When it runs by itself; an installation that has a schedule of this name keeps its own."""
 
     @property
     def runs_in_loop(self) -> bool:
@@ -95,6 +101,37 @@ def _without_function(registered: RegisteredAction) -> Action[..., NoReturn, Any
         raise TypeError(f"{ref} has no function to call here: submit it, or use turnstile.testing.run")
 
     return Action(only_submitted, registered)
+
+
+def schedule(
+    cron: str | None = None, /, *, name: str | None = None, **fields: Any
+) -> Callable[[Scheduled], Scheduled]:
+    """Declare when the action below runs by itself: by a cron expression, or with `every="15m"`.
+
+    `name` is that of the action unless it is given. Other fields are those of a schedule, such as `timezone`,
+    `parameters`, `overlap`, `catch_up` and `jitter`. Raises ActionDeclarationError, at import, for what is
+    wrong in them.
+    """
+
+    def declare(action: Scheduled) -> Scheduled:
+        if not isinstance(action, Action):
+            raise ActionDeclarationError(f"@schedule: write it above @action; {action!r} is no action")
+        registered = action.registered
+        ref = registered.definition.ref
+        given = {"name": name or ref, "action_ref": ref, **({} if cron is None else {"cron": cron}), **fields}
+        try:
+            found = ScheduleDefinition.model_validate(given)
+        except ValidationError as error:
+            reason = explained(error, whole="definition", model=ScheduleDefinition)
+            raise ActionDeclarationError(f"@schedule of {ref!r}: {reason}") from None
+        if any(each.name == found.name for each in registered.schedules):
+            raise ActionDeclarationError(
+                f"@schedule of {ref!r}: two are named {found.name!r}; name one: name='...'"
+            )
+        registered.schedules.append(found)
+        return action
+
+    return declare
 
 
 def use(resource: str, *, units: int = 1, weight: int = 1) -> Mapping[str, Any]:

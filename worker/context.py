@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from turnstile.common.domain.identifiers import Attempt, ExecutionId
+from turnstile.common.schedules import occurrence_of
 from turnstile.worker.logs import attempt_logger
 from turnstile.worker.progress import Progress, checked_progress
 
@@ -64,6 +65,9 @@ class Context:
         """The key whose queue this execution was in; None without one."""
         self.idempotency_key = invocation.idempotency_key
         """The key under which it was submitted; None without one."""
+        occurrence = occurrence_of(invocation.idempotency_key)
+        self.scheduled_for = None if occurrence is None else occurrence[1]
+        """The occurrence of a schedule that it runs for, in UTC, without jitter; None: there is none."""
         self.deadline = _deadline(invocation.timeout_seconds)
         """When the timeout of this attempt passes, in UTC; None without a timeout."""
         self._metadata_json = invocation.metadata_json

@@ -55,6 +55,7 @@ def worker_config(
         pools=tuple(pools_of(settings, definitions)),
         actions=tuple(each.ref for each in definitions),
         definitions=tuple(each.model_dump(mode="json") for each in definitions),
+        schedules=tuple(each.stored() for action in actions for each in action.schedules),
         about={
             "host": socket.gethostname(),
             "pid": os.getpid(),

@@ -29,6 +29,7 @@ from turnstile.common.action_definition import (
 from turnstile.common.domain.errors import Code
 from turnstile.common.domain.states import TRANSITIONS, Status, is_terminal
 from turnstile.common.messages import ExecutionRequested
+from turnstile.common.schedules import ScheduleDefinition
 from turnstile.common.settings import CommonSettings
 from turnstile.executor.definitions import KeySettings, PoolDefinition, ResourceDefinition
 from turnstile.executor.permissions.rights import BROKER, RIGHTS, Grant
@@ -54,6 +55,7 @@ def write_reference(folder: Path) -> None:
         "python": python_page(),
         "request": request_page(),
         "resources": resources_page(),
+        "schedules": schedules_page(),
         "settings": settings_page(),
         "states": states_page(),
     }
@@ -249,6 +251,30 @@ _POOL_CHANGES = (
         "default. `warnings` names actions that are not in the pool.",
     ),
 )
+
+
+_SCHEDULES = """# Settings of a schedule
+
+When an action runs by itself. The same settings in `actions.yaml`, under `/schedules/{name}`, in `@schedule`
+and for `executor schedules put`.
+
+```yaml
+schedules:
+  - {name: nightly-report, action_ref: reports.render, cron: "0 6 * * MON-FRI", timezone: Europe/Berlin}
+  - {name: mirror, action_ref: mirror.sync, every: 15m, overlap: skip}
+```
+
+[Run a report every night](../how-to/nightly-report.md) explains them. With `--prune`, schedules that a file
+with `schedules:` does not name are deleted.
+"""
+
+
+def schedules_page() -> str:
+    """Return every setting of a schedule."""
+    changes = (
+        "\nEvery change is recorded: `executor schedules history NAME`, `GET /schedules/{name}/changes`.\n"
+    )
+    return "\n".join([_SCHEDULES, fields_table(ScheduleDefinition), changes])
 
 
 def pools_page() -> str:

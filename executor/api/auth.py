@@ -104,6 +104,7 @@ EXCEPTIONS: Final[Mapping[tuple[str, str], Right]] = {
     ("POST", "/executions/retry"): Right(Role.OPERATE, Limit.ROUTE),
     # A question, which changes nothing.
     ("POST", "/workers/{worker_id}/no-reclaim"): Right(Role.READ),
+    ("POST", "/schedules/occurrences"): Right(Role.READ),
     ("GET", "/tokens"): Right(Role.ADMIN),
     ("POST", "/tokens"): Right(Role.ADMIN),
     ("DELETE", "/tokens/{token_id}"): Right(Role.ADMIN),

@@ -1,4 +1,4 @@
-"""The family of routes of actions, resources and pools: list, read, change under conditions, pause, history.
+"""The family of routes of definitions: list, read, change under conditions, pause, history.
 
 In: a `DefinitionKind`, which says how its definitions are named, read and described. Out: its routes; what
 they return has its `ETag`. A change is a command: durable at once, merged, checked, compared with the
@@ -33,7 +33,7 @@ from turnstile.executor.api.parts import ApiParts, Parts
 from turnstile.executor.api.problems import ApiRoutes, Refused, documented
 from turnstile.executor.callers import Caller
 from turnstile.executor.inbox import Answer, Inbox, refusal_of
-from turnstile.executor.leader.commands import unknown
+from turnstile.executor.leader.commands import body_of, unknown
 from turnstile.executor.leader.ports import DefinitionCommand
 from turnstile.executor.queries.definition_reader import DefinitionReader, Tagged
 from turnstile.executor.queries.queue_reader import QueueReader
@@ -42,7 +42,7 @@ from turnstile.executor.queries.schemas import ChangeEntry, PoolQueuePage, Resou
 Stored = TypeVar("Stored", bound=BaseModel)
 QueuePage = TypeVar("QueuePage", PoolQueuePage, ResourceQueuePage)
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Awaitable[Any]])
-Kind = Literal["action", "resource", "pool"]
+Kind = Literal["action", "resource", "pool", "schedule"]
 
 IfMatch = Annotated[
     str | None,
@@ -271,7 +271,7 @@ def _add_putting_routes(routes: ApiRoutes, kind: DefinitionKind[Stored]) -> None
         kind.check_name(name, given, f"differs from the path; omit it, or send {name!r}")
         # Absent fields get their defaults.
         definition = read_model(kind.fields.definition, {**given, kind.named_by: name})
-        await change.decide(kind.name, name, definition.model_dump(mode="json"), if_none_match=if_none_match)
+        await change.decide(kind.name, name, body_of(definition), if_none_match=if_none_match)
         return await kind.read(change.parts, name, response)
 
     @routes.patch(

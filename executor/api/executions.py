@@ -232,7 +232,8 @@ _TRACED: Final = {
 def _submit_body() -> dict[str, Any]:
     """Return the OpenAPI description of the body; it is read by hand: a wrong item must not harm others."""
     one = ExecutionRequested.model_json_schema(ref_template="#/components/schemas/{model}")
-    one.pop("$defs", None)  # what it refers to is described with the answers
+    # What else it refers to is described with the answers.
+    one["properties"]["singleton"]["anyOf"][0] = one.pop("$defs")["Singleton"]
     item = {**one, "title": "ListedExecution", "properties": {**one["properties"], _TRACEPARENT: _TRACED}}
     content = {
         "schema": {"oneOf": [one, {"type": "array", "items": item, "maxItems": LIST_MAX}]},
@@ -258,6 +259,7 @@ routes = ApiRoutes(prefix="/executions", tag="executions")
             Code.UNKNOWN_ACTION,
             Code.TOO_LARGE,
             Code.IDEMPOTENCY_CONFLICT,
+            Code.SINGLETON_EXISTS,
             Code.QUEUE_FULL,
         ),
     },
@@ -272,12 +274,18 @@ async def post_executions(
 ) -> Acceptance | AcceptanceList:
     parts = parts_of(request)
     submitted = await _read_submitted(request, idempotency_key, parts)
+    if not submitted.is_list:
+        (one,) = submitted.requests
+        return await submit_one(parts.inbox, one, response)
     answers = await _submit(parts.inbox, submitted.requests)
-    if submitted.is_list:
-        return AcceptanceList(
-            items=[shown_refusal(each) if isinstance(each, Refusal) else each for each in answers]
-        )
-    (answer,) = answers
+    return AcceptanceList(
+        items=[shown_refusal(each) if isinstance(each, Refusal) else each for each in answers]
+    )
+
+
+async def submit_one(inbox: Inbox, request: Submission | Refusal, response: Response) -> Acceptance:
+    """Have a request decided, and return the answer of its route. Raises Refusal and Unavailable."""
+    (answer,) = await _submit(inbox, [request])
     if isinstance(answer, Refusal):
         raise answer
     set_created(answer, response)

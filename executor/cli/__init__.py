@@ -65,6 +65,7 @@ class Commands(LazyCommandGroup):
         "actions": _lazy("actions:app", "Manage actions: definitions, limits, pause and resume."),
         "resources": _lazy("resources:app", "Manage resources, which several actions share."),
         "pools": _lazy("pools:app", "Manage pools of workers: order, weights, pause and resume."),
+        "schedules": _lazy("schedules:app", "Manage schedules: when actions run by themselves."),
         "queue": _lazy("queues:app", "Show statistics, slot holders and waiting executions."),
         "workers": _lazy("workers:app", "List, show, drain and acknowledge workers."),
         "tokens": _of_executor("tokens:app", "Create, list and revoke API tokens."),

@@ -1,7 +1,7 @@
 """The file `actions.yaml`: its reader and its JSON Schema.
 
-In: a file with a list of actions, or with `actions:`, `resources:` and `pools:`. Out: definitions, or all
-errors of the file at once, each with file, entry and field; then nothing is applied.
+In: a file with a list of actions, or with `actions:`, `resources:`, `pools:` and `schedules:`. Out:
+definitions, or all errors of the file at once, each with file, entry and field; then nothing is applied.
 """
 
 import json
@@ -17,6 +17,7 @@ from turnstile.common.action_definition import ActionDefinition, has_keys
 from turnstile.common.cli import bad_input
 from turnstile.common.fields import Key
 from turnstile.common.invalid_values import explained
+from turnstile.common.schedules import ScheduleDefinition
 from turnstile.executor.cli.arguments import opened
 from turnstile.executor.definitions import KeySettings, PoolDefinition, ResourceDefinition, problems_of_uses
 
@@ -24,8 +25,13 @@ _EXAMPLE: Final = "- {ref: reports.render, max_concurrent: 3}"
 
 
 _Model = TypeVar("_Model", bound=BaseModel)
-Definition: TypeAlias = ActionDefinition | ResourceDefinition | PoolDefinition
-_NOUNS: Final[Mapping[type[Definition], str]] = {ResourceDefinition: "resource", PoolDefinition: "pool"}
+Definition: TypeAlias = ActionDefinition | ResourceDefinition | PoolDefinition | ScheduleDefinition
+_NOUNS: Final[Mapping[type[Definition], str]] = {
+    ResourceDefinition: "resource",
+    PoolDefinition: "pool",
+    ScheduleDefinition: "schedule",
+}
+_SECTIONS: Final = ("actions", "resources", "pools", "schedules")
 
 
 def _key_of(written: object) -> object:
@@ -77,15 +83,17 @@ class DefinitionFile:
     """None: the file says nothing about resources."""
     pools: Sequence[PoolDefinition] | None = None
     """None: the file says nothing about pools."""
+    schedules: Sequence[ScheduleDefinition] | None = None
+    """None: the file says nothing about schedules."""
 
 
 def name_of(definition: Definition) -> str:
-    """Return the name of an action, a resource or a pool."""
+    """Return the name of a definition."""
     return definition.ref if isinstance(definition, ActionDefinition) else definition.name
 
 
 def noun_of(model: type[Definition]) -> str:
-    """Return what a definition is called: action, resource or pool."""
+    """Return what a definition is called: action, resource, pool or schedule."""
     return "action" if issubclass(model, ActionDefinition) else _NOUNS[model]
 
 
@@ -104,6 +112,7 @@ def read_action_file(path: str) -> DefinitionFile:
         actions=defined("actions", "entry", ActionEntry, "ref") or [],
         resources=defined("resources", "resource", ResourceDefinition, "name"),
         pools=defined("pools", "pool", PoolDefinition, "name"),
+        schedules=defined("schedules", "schedule", ScheduleDefinition, "name"),
     )
     if problems:
         raise bad_input("\n".join(problems))
@@ -167,14 +176,14 @@ def _read_content(name: str, content: bytes) -> dict[str, Any]:
     if not (
         isinstance(value, dict)
         and value
-        and value.keys() <= {"actions", "resources", "pools"}
+        and value.keys() <= {*_SECTIONS}
         and all(isinstance(part, list) for part in value.values())
     ):
         raise bad_input(
-            f"{name}: expected a list of actions, or 'actions:', 'resources:' and 'pools:' with a list each, "
-            f"like: {_EXAMPLE}"
+            f"{name}: expected a list of actions, or 'actions:', 'resources:', 'pools:' and 'schedules:' "
+            f"with a list each, like: {_EXAMPLE}"
         )
-    return {"actions": [], "resources": None, "pools": None, **value}
+    return {**dict.fromkeys(_SECTIONS), "actions": [], **value}
 
 
 _ENTRYPOINT_BY_RUNNER: Final = [
@@ -220,9 +229,9 @@ class _Generator(GenerateJsonSchema):
 
 
 def action_file_schema() -> dict[str, Any]:
-    """Return the schema of a file of actions, resources and pools."""
+    """Return the schema of a file of definitions."""
     _, whole = models_json_schema(
-        [(ActionEntry, "validation"), (ResourceDefinition, "validation"), (PoolDefinition, "validation")],
+        [(each, "validation") for each in (ActionEntry, *_NOUNS)],
         schema_generator=_Generator,
     )
     definitions = whole["$defs"]
@@ -233,8 +242,8 @@ def action_file_schema() -> dict[str, Any]:
     return {
         "$schema": GenerateJsonSchema.schema_dialect,
         "title": "actions.yaml",
-        "description": "Actions of Turnstile: a list of definitions, or `actions:`, `resources:` and "
-        "`pools:` with such lists.",
+        "description": "Actions of Turnstile: a list of definitions, or `actions:`, `resources:`, `pools:` "
+        "and `schedules:` with such lists.",
         "anyOf": [
             {"$ref": "#/$defs/Actions"},
             {
@@ -243,6 +252,7 @@ def action_file_schema() -> dict[str, Any]:
                     "resources": {"type": "array", "items": {"$ref": "#/$defs/ResourceDefinition"}},
                     "pools": {"type": "array", "items": {"$ref": "#/$defs/PoolDefinition"}},
                     "actions": {"$ref": "#/$defs/Actions"},
+                    "schedules": {"type": "array", "items": {"$ref": "#/$defs/ScheduleDefinition"}},
                 },
                 "minProperties": 1,
                 "additionalProperties": False,

@@ -4,16 +4,18 @@ In: the definitions of a file, and those that are stored. Out: a step for each d
 order in which they need each other, and printed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import typer
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.exit_codes import ExitCode
 from turnstile.common.invalid_values import explained
+from turnstile.common.schedules import ScheduleDefinition
 from turnstile.executor.cli.action_file import (
     ActionEntry,
     Definition,
@@ -31,7 +33,7 @@ from turnstile.executor.cli.keys import key_path, stored_settings
 from turnstile.executor.cli.output import print_json, print_line, read_all, shown, warn
 from turnstile.executor.definitions import KeySettings, PoolDefinition, ResourceDefinition, key_fields
 
-D = TypeVar("D", ActionDefinition, ResourceDefinition, PoolDefinition)
+D = TypeVar("D", ActionDefinition, ResourceDefinition, PoolDefinition, ScheduleDefinition)
 
 _SIGNS: Final = {
     "create": ("+", "green"),
@@ -43,7 +45,7 @@ _SIGNS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What applying a file does with one action, resource or pool."""
+    """What applying a file does with one definition."""
 
     definition: Definition
     kind: StepKind
@@ -56,7 +58,7 @@ class Step:
 
     @property
     def name(self) -> str:
-        """The name of the action, resource or pool."""
+        """The name of the definition."""
         return name_of(self.definition)
 
     @property
@@ -123,22 +125,27 @@ def apply_file(
 
 
 def _steps(api: Api, wanted: DefinitionFile, *, prune: bool) -> list[Step]:
-    """Return all steps in the order of their application: an action needs the resources that it uses."""
+    """Return all steps in the order of their application: each needs what it names."""
     actions = _stored(api, ActionDefinition)
     needs_resources = wanted.resources is not None or any(entry.uses for entry in wanted.actions)
     resources = _stored(api, ResourceDefinition) if needs_resources else {}
     check_uses(wanted, actions, resources)
     pools = {} if wanted.pools is None else _stored(api, PoolDefinition)
+    schedules = {} if wanted.schedules is None else _stored(api, ScheduleDefinition)
     keys = {
         entry.ref: _stored_keys(api, entry.ref)
         for entry in wanted.actions
         if entry.keys is not None and entry.ref in actions
     }
     of_resources = plan(wanted.resources, resources, prune=prune)
+    of_actions = plan(wanted.actions, actions, keys=keys, prune=prune)
+    of_schedules = plan(wanted.schedules, schedules, prune=prune)
     return [
         *(step for step in of_resources if step.kind != "delete"),
         *plan(wanted.pools, pools, prune=prune),
-        *plan(wanted.actions, actions, keys=keys, prune=prune),
+        *(step for step in of_actions if step.kind != "delete"),
+        *of_schedules,
+        *(step for step in of_actions if step.kind == "delete"),
         *(step for step in of_resources if step.kind == "delete"),
     ]
 
@@ -209,8 +216,14 @@ def _step(
 
 def _default(definition: Definition) -> Definition:
     """Return a definition of this name with all defaults."""
-    naming = {name: getattr(definition, name) for name in ("ref", "name") if hasattr(definition, name)}
-    return type(definition).model_validate(naming)
+    # A schedule has no valid default: what follows is only compared.
+    defaults = {name: each.get_default(call_default_factory=True) for name, each in _fields(definition)}
+    return definition.model_copy(update=defaults)
+
+
+def _fields(definition: Definition) -> Iterable[tuple[str, FieldInfo]]:
+    """Return the fields of a definition that have a default."""
+    return ((n, each) for n, each in type(definition).model_fields.items() if not each.is_required())
 
 
 def _changed_keys(
@@ -277,7 +290,7 @@ def _print_result(steps: Sequence[Step], refused: dict[str, str], *, dry_run: bo
     if not as_json:
         return
     actions: list[AppliedAction] = []
-    gates: dict[str, list[AppliedGate]] = {"resource": [], "pool": []}
+    gates: dict[str, list[AppliedGate]] = {"resource": [], "pool": [], "schedule": []}
     for step in steps:
         changes = {field: FieldChange(old=old, new=new) for field, (old, new) in step.changes.items()}
         done: dict[str, Any] = {"step": step.kind, "changes": changes, "refused": refused.get(step.subject)}
@@ -287,5 +300,11 @@ def _print_result(steps: Sequence[Step], refused: dict[str, str], *, dry_run: bo
         else:
             gates[noun].append(AppliedGate(name=step.name, **done))
     print_json(
-        AppliedFile(dry_run=dry_run, resources=gates["resource"], pools=gates["pool"], actions=actions)
+        AppliedFile(
+            dry_run=dry_run,
+            resources=gates["resource"],
+            pools=gates["pool"],
+            actions=actions,
+            schedules=gates["schedule"],
+        )
     )

@@ -22,7 +22,14 @@ from pydantic_core import from_json
 from turnstile.common.cli import CommandFailed, bad_input, environment_name
 from turnstile.common.domain.durations import parse_duration
 from turnstile.common.domain.states import Status
-from turnstile.common.fields import UNITS_MAX, check_pool, check_ref, check_resource, parse_priority
+from turnstile.common.fields import (
+    UNITS_MAX,
+    check_pool,
+    check_ref,
+    check_resource,
+    check_schedule,
+    parse_priority,
+)
 
 T = TypeVar("T")
 _COMPLETION_SECONDS: Final = 1.0
@@ -219,6 +226,10 @@ RESOURCE_ARGUMENT: Final = argument(
 )
 POOL_ARGUMENT: Final = argument(
     Kind("NAME", _option_of(check_pool), _completion("/pools", "name")), "Pool, like default."
+)
+SCHEDULE_ARGUMENT: Final = argument(
+    Kind("NAME", _option_of(check_schedule), _completion("/schedules", "name")),
+    "Schedule, like nightly-report.",
 )
 RefArgument = Annotated[str, REF_ARGUMENT]
 ExecutionIdArgument = Annotated[int, argument(EXECUTION, "Execution id, like 4711.")]

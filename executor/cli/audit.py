@@ -30,8 +30,8 @@ _EXAMPLE_COLUMNS: Final[Columns] = {
     "FOUND": "found",
 }
 _SUBJECTS: Final = (
-    "action, resource, pool, execution, executions, worker, dead_letter, webhook, token, token_file, "
-    "account, database"
+    "action, resource, pool, schedule, execution, executions, worker, dead_letter, webhook, token, "
+    "token_file, account, database"
 )
 
 
@@ -115,7 +115,10 @@ def audit_log(
 
 def _fields(row: Json) -> str:
     # Of a created or deleted definition every field would be shown.
-    is_whole = row["subject_kind"] in ("action", "resource", "pool") and row["verb"] in ("created", "deleted")
+    is_whole = row["subject_kind"] in ("action", "resource", "pool", "schedule") and row["verb"] in (
+        "created",
+        "deleted",
+    )
     return "" if is_whole else changed_fields(row["before"], row["after"])
 
 

@@ -122,10 +122,17 @@ class Api:
         response = self._sent("GET", path, timeout=httpx.Timeout(timeout_seconds))
         return self._read(response), response.headers.get("etag")
 
-    def post(self, path: str, body: bytes = b"{}", *, key: str | None = None) -> Json:
+    def post(
+        self,
+        path: str,
+        body: bytes = b"{}",
+        *,
+        key: str | None = None,
+        query: Mapping[str, Any] | None = None,
+    ) -> Json:
         """Send POST; `body` is JSON, `key` an idempotency key."""
         keyed = {} if key is None else {b"Idempotency-Key": key.encode(errors="surrogateescape")}
-        return self._request("POST", path, content=body, headers={**_JSON, **keyed})
+        return self._request("POST", path, content=body, headers={**_JSON, **keyed}, params=query)
 
     def put(self, path: str, body: bytes) -> Json:
         """Send PUT; `body` is JSON."""

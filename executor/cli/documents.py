@@ -86,6 +86,15 @@ class ResourceDeletionPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleDeletionPlan:
+    """What ends with a schedule."""
+
+    name: str
+    next_at: datetime | None
+    dry_run: Literal[True] = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FieldChange:
     """The value of a field before and after."""
 
@@ -98,7 +107,7 @@ StepKind: TypeAlias = Literal["create", "change", "keep", "delete"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedGate:
-    """What was done with a resource or a pool."""
+    """What was done with a resource, a pool or a schedule."""
 
     name: str
     step: StepKind
@@ -127,6 +136,7 @@ class AppliedFile:
     resources: Sequence[AppliedGate]
     pools: Sequence[AppliedGate]
     actions: Sequence[AppliedAction]
+    schedules: Sequence[AppliedGate]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,16 @@ def limit_of(noun: str, most: int) -> Any:
 
 QueueLimitOption = Annotated[int, limit_of("waiting executions", 1000)]
 CursorOption = Annotated[str | None, option("CURSOR", "Start after the previous page: its `next_cursor`.")]
-_DURATIONS: Final = ("timeout", "ttl", "keep_for", "retry.delay", "retry.max_delay", "rate.per")
+_DURATIONS: Final = (
+    "timeout",
+    "ttl",
+    "keep_for",
+    "retry.delay",
+    "retry.max_delay",
+    "rate.per",
+    "every",
+    "jitter",
+)
 _PIPED_WIDTH: Final = 10_000
 """Tables are not truncated when stdout is a pipe."""
 _STYLES: Final = {

@@ -60,6 +60,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     command_id: UUID | None = None
     delivery: Delivery | None = None
     """The message, as long as it is not acknowledged."""
+    schedule: str | None = None
+    """Its name, of an occurrence."""
 
     @property
     def is_submission(self) -> bool:
@@ -115,6 +117,8 @@ class Admission:
         self.answers: list[tuple[UUID, Mapping[str, Any]]] = []
         self.outcomes: list[tuple[UUID, Mapping[str, Any]]] = []
         """Answers to submissions, which no client waits for."""
+        self.refused_occurrences: list[tuple[Source, str]] = []
+        """What this turn refused of schedules, and why."""
         self._repeated_refs: list[str] = []
         self._rejected: list[tuple[Source, Code, str]] = []
         self._accepted: list[tuple[Known, dict[str, Any]]] = []
@@ -164,11 +168,16 @@ class Admission:
         self._repeated_refs, self._rejected = [], []
         return found
 
-    def missing(self, sources: Iterable[Source]) -> tuple[list[UUID], list[str], list[int]]:
-        """Return the message keys, idempotency keys and ids that must be looked up."""
+    def missing(
+        self, sources: Iterable[Source], previous_ids: Iterable[int] = ()
+    ) -> tuple[list[UUID], list[str], list[int]]:
+        """Return the message keys, idempotency keys and ids that must be looked up.
+
+        `previous_ids` are those of which it matters whether they have ended.
+        """
         keys: dict[UUID, None] = {}
         names: dict[str, None] = {}
-        ids: dict[int, None] = {}
+        ids = dict.fromkeys(each for each in previous_ids if not self._is_remembered(each))
         for source in sources:
             request = source.request
             if isinstance(request, Request | CancelRequest):
@@ -190,6 +199,12 @@ class Admission:
         if known is None:
             return False
         return is_terminal(known.status) or self._live(known) is not None
+
+    def living(self, execution_id: int) -> Known | None:
+        """Return what is known of an execution that has not ended; its id was looked up."""
+        known = self._recent.get(execution_id)
+        is_living = known is not None and not is_terminal(known.status) and self._live(known) is not None
+        return known if is_living else None
 
     def _live(self, known: Known | SingletonRow) -> tuple[Status, int | None] | None:
         """Return status and position of an execution as the state has it; None: it has ended."""
@@ -278,7 +293,7 @@ class Admission:
         if not found:
             return ()
         if rule.then == "cancel_running":
-            return [self._cancel_input(each, _replaced_by(rule.key), None) for each in found]
+            return [self.cancel_of(each, _replaced_by(rule.key), None) for each in found]
         del self._pending[name]
         self._exists(source, request, found[0])
         return None
@@ -382,7 +397,7 @@ class Admission:
             self._repeated(copy, copy.request, known)
         for cancel in self._cancels.get(id(source), ()):
             assert isinstance(cancel.request, CancelRequest)
-            yield self._cancel_input(known, cancel.request.reason, cancel)
+            yield self.cancel_of(known, cancel.request.reason, cancel)
         if self._early:
             yield from self._early_cancels(known, request.idempotency_key)
 
@@ -410,7 +425,7 @@ class Admission:
         elif is_terminal(known.status):
             self._reject(source, Code.ALREADY_TERMINAL, _ended(known.execution_id, known.status))
         else:
-            yield self._cancel_input(known, request.reason, source)
+            yield self.cancel_of(known, request.reason, source)
 
     def _cancel_all(self, source: Source, request: CancelExecutions) -> Iterator[Input]:
         """Cancel in this order; all of it is decided in this turn, and answered as one."""
@@ -423,7 +438,7 @@ class Admission:
             live = None if is_terminal(known.status) else self._live(known)
             bulk.items[execution_id] = known.status if live is None else live[0], None
             if not is_terminal(known.status):
-                yield self._cancel_input(known, reason, source)
+                yield self.cancel_of(known, reason, source)
 
     def _answer_bulk(self, out: Decisions) -> None:
         if not self._bulk:
@@ -446,7 +461,8 @@ class Admission:
             self._reply(bulk.source, {"type": "execution.cancels", "items": items})
         self._bulk.clear()
 
-    def _cancel_input(self, known: Known | SingletonRow, reason: str, source: Source | None) -> Cancel:
+    def cancel_of(self, known: Known | SingletonRow, reason: str, source: Source | None = None) -> Cancel:
+        """Return what cancels a living execution."""
         self._cancelling.add(known.execution_id)
         return Cancel(
             execution_id=known.execution_id, reason=reason, action_ref=known.action_ref, key=known.key,
@@ -474,7 +490,7 @@ class Admission:
                 idempotency_key is not None and row.idempotency_key == idempotency_key
             ):
                 self._forget_early(row.id)
-                yield self._cancel_input(known, row.reason, None)
+                yield self.cancel_of(known, row.reason)
 
     def _forget_early(self, row_id: int) -> None:
         del self._early[row_id]
@@ -531,6 +547,9 @@ class Admission:
 
     def _reject(self, source: Source, code: Code, message: str) -> None:
         self._reply(source, {"type": "execution.rejected", "code": code, "message": message})
+        if source.schedule is not None:
+            self.refused_occurrences.append((source, message))
+            return
         if source.command_id is not None and not source.is_submission:
             return
         self._rejected.append((source, code, message))

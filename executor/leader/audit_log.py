@@ -12,7 +12,7 @@ from turnstile.executor.leader.records import AuditRow
 
 Body: TypeAlias = Mapping[str, Any]
 
-NAMED: Final = {"action": "ref", "resource": "name", "pool": "name"}
+NAMED: Final = {"action": "ref", "resource": "name", "pool": "name", "schedule": "name"}
 """The field that has the name of a definition."""
 _FLATTENED: Final = ("retry", "rate")
 _RATE: Final = {"starts": None, "per": None}
@@ -31,7 +31,8 @@ class AuditLog:
         changed = {each for each in {*before, *after} if before.get(each, ...) != after.get(each, ...)}
         if changed:
             self._add(
-                _verb(changed, old, new), kind, name, ref=name if kind == "action" else None, by=by,
+                _verb(changed, old, new), kind, name, by=by,
+                ref=name if kind == "action" else (new or old).get("action_ref"),
                 before={each: before[each] for each in sorted(changed) if each in before},
                 after={each: after[each] for each in sorted(changed) if each in after},
             )  # fmt: skip

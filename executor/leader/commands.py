@@ -19,6 +19,7 @@ from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.domain.states import Status
 from turnstile.common.fields import is_pool
 from turnstile.common.requests import read_model
+from turnstile.common.schedules import ScheduleDefinition
 from turnstile.executor.definitions import PoolDefinition, ResourceDefinition
 from turnstile.executor.leader.audit_log import NAMED, AuditLog
 from turnstile.executor.leader.door import definition_tag
@@ -56,6 +57,7 @@ _MODELS: Final[Mapping[str, type[BaseModel]]] = {
     "action": ActionDefinition,
     "resource": ResourceDefinition,
     "pool": PoolDefinition,
+    "schedule": ScheduleDefinition,
 }
 _MERGED: Final = ("retry", "weights")
 _SHOWN_MAX: Final = 10
@@ -76,6 +78,7 @@ _UNKNOWN: Final = {
     "executor actions apply FILE",
     "resource": "name: there is no resource {!r}; GET /resources lists them, and PUT creates one",
     "pool": "name: there is no pool {!r}; GET /pools lists them, and PUT creates one",
+    "schedule": "name: there is no schedule {!r}; GET /schedules lists them, and PUT creates one",
     "worker": "worker_id: there is no live worker {!r}",
 }
 
@@ -111,6 +114,8 @@ class Definitions:
         self.rows: list[DefinitionRow] = []
         """What this turn writes."""
         self.new_action_ids: list[tuple[str, int]] = []
+        self._schedules: list[tuple[str, Body | None]] = []
+        """Schedules that this turn has changed; None: it has deleted them."""
         self.log = AuditLog()
         self.answers: list[tuple[UUID, Answer]] = []
         """To the commands that this turn decided."""
@@ -134,6 +139,15 @@ class Definitions:
     def action(self, ref: str) -> Body:
         """Return the definition of an action; empty if it has none."""
         return self.bodies.get(("action", ref), {})
+
+    def of_kind(self, kind: str) -> Mapping[str, Body]:
+        """Return all definitions of a kind by name."""
+        return {name: body for (of, name), body in self.bodies.items() if of == kind}
+
+    def take_schedules(self) -> list[tuple[str, Body | None]]:
+        """Return the schedules that this turn has changed; None: it has deleted them."""
+        taken, self._schedules = self._schedules, []
+        return taken
 
     def is_deleting(self, ref: str) -> bool:
         """Return whether an action is being deleted, which takes several turns."""
@@ -179,7 +193,8 @@ class Definitions:
         if command.kind == "key":
             return self._change_key(command)
         if command.definition is None:
-            return self._delete_resource(command, state)
+            is_schedule = command.kind == "schedule"
+            return self._delete_schedule(command) if is_schedule else self._delete_resource(command, state)
         stored = self.bodies.get((command.kind, command.name))
         if stored is None and command.is_patch:
             raise unknown(command.kind, command.name)
@@ -187,12 +202,14 @@ class Definitions:
         body = _merged(command, stored) if command.is_patch else command.definition
         self._check(command, body, stored or {})
         # A patch with the defaults sets nothing; a PUT does.
-        known = _with_defaults(command.kind, stored) if command.is_patch else stored
+        # A schedule is stored without the defaults in any case.
+        was_named = command.is_patch and command.kind == "pool"
+        known = with_defaults("pool", stored) if was_named else stored
         answer = {"type": "defined", "name": command.name, "is_changed": body != known}
         if body == known:
             return (), answer
         row = self.store(command.kind, command.name, body, command.changed_by)
-        return [input_of(row)], answer
+        return [] if command.kind == "schedule" else [input_of(row)], answer
 
     # Deletions of actions.
 
@@ -202,6 +219,11 @@ class Definitions:
         if stored is None and command.name not in state.actions:
             raise unknown("action", command.name)
         _check_conditions(command, stored)
+        of_action = (n for n, body in self.of_kind("schedule").items() if body["action_ref"] == command.name)
+        if schedules := sorted(of_action):
+            named = ", ".join(schedules[:_SHOWN_MAX])
+            message = f"ref: {command.name!r} has schedules: {named}; delete them first"
+            raise InUse(message, {"schedules": schedules[:_SHOWN_MAX]})
         self._delayed = frozenset(
             each.id
             for each in state.executions.values()
@@ -346,6 +368,18 @@ class Definitions:
         self.log.changed("resource", name, stored, {}, command.changed_by)
         return [DeleteResource(name=name)], {"type": "deleted", "name": name}
 
+    def _delete_schedule(self, command: DefinitionCommand) -> Decided:
+        name = command.name
+        stored = self.bodies.get(("schedule", name))
+        if stored is None:
+            raise unknown("schedule", name)
+        _check_conditions(command, stored)
+        del self.bodies["schedule", name]
+        self._schedules.append((name, None))
+        self.rows.append(_row("schedule", name, None, command.changed_by))
+        self.log.changed("schedule", name, with_defaults("schedule", stored) or {}, {}, command.changed_by)
+        return [], {"type": "deleted", "name": name}
+
     # Parts.
 
     def _actions(self) -> Iterator[tuple[str, Body]]:
@@ -359,15 +393,20 @@ class Definitions:
         self.rows.append(row)
         if kind == "action":
             self.name_pool(body.get("pool", "default"))
+        if kind == "schedule":
+            self._schedules.append((name, body))
         if kind == "action" and name not in self.action_ids:
             new_id = self.action_ids[name] = max(self.action_ids.values(), default=0) + 1
             self.new_action_ids.append((name, new_id))
-        self.log.changed(kind, name, _with_defaults(kind, stored) or {}, body, changed_by)
+        before, after = with_defaults(kind, stored) or {}, with_defaults(kind, body) or {}
+        self.log.changed(kind, name, before, after, changed_by)
         return row
 
     def _check(self, command: DefinitionCommand, body: Body, stored: Body) -> None:
         if command.kind == "action":
             self.check_uses(command.name, body, stored)
+        elif command.kind == "schedule":
+            self.check_schedule(body)
         elif command.kind == "resource" and body.get("rank") != stored.get("rank"):
             changed = {**self.bodies, ("resource", command.name): body}
             for ref, action in self._actions():
@@ -377,6 +416,11 @@ class Definitions:
                     if problem is not None:
                         what = f"resource '{command.name}': rank: the action '{ref}' uses both: {problem}"
                         raise Refusal(Code.INVALID_MESSAGE, what)
+
+    def check_schedule(self, body: Body) -> None:
+        """Refuse a schedule of an action that does not exist."""
+        if ("action", ref := body["action_ref"]) not in self.bodies:
+            raise Refusal(Code.UNKNOWN_ACTION, f"action_{unknown('action', ref).message}")
 
     def check_uses(self, ref: str, body: Body, stored: Body) -> None:
         """Refuse uses that no resources fit; what was accepted before stays."""
@@ -468,9 +512,16 @@ def _row(kind: str, name: str, body: Body | None, changed_by: Body | None) -> De
     return DefinitionRow(kind=kind, name=name, body=body, changed_by=changed_by)  # type: ignore[arg-type]
 
 
-def _with_defaults(kind: str, body: Body | None) -> Body | None:
-    """Return a definition with all fields: a pool that was only named has none."""
-    return PoolDefinition(**body).model_dump(mode="json") if kind == "pool" and body else body
+def with_defaults(kind: str, body: Body | None) -> Body | None:
+    """Return a definition with all fields: a schedule is stored without, as a pool that was only named."""
+    return _MODELS[kind](**body).model_dump(mode="json") if kind in ("pool", "schedule") and body else body
+
+
+def body_of(definition: BaseModel) -> Body:
+    """Return a checked definition as it is stored."""
+    if isinstance(definition, ScheduleDefinition):
+        return definition.stored()
+    return definition.model_dump(mode="json")
 
 
 def _uses(body: Body) -> Sequence[Body]:
@@ -486,7 +537,7 @@ def _merged(command: DefinitionCommand, stored: Body | None) -> Body:
     for field in _MERGED:
         if isinstance(part := given.get(field), Mapping) and field in stored:
             merged[field] = {**stored[field], **part}
-    return read_model(_MODELS[command.kind], merged).model_dump(mode="json")
+    return body_of(read_model(_MODELS[command.kind], merged))
 
 
 def _same_rank(uses: Sequence[Body], bodies: Mapping[tuple[str, str], Body]) -> str | None:
@@ -570,8 +621,8 @@ def input_of(row: DefinitionRow) -> Input:
         case "key":
             ref, key = body.pop("action_ref"), body.pop("key")
             return SetKey(action_ref=ref, key=key, settings=KeySettings(**body))
-        case "code":
-            raise AssertionError("decides nothing")
+        case "code" | "schedule":
+            raise AssertionError("decides nothing here")
 
 
 def _action_of(body: Mapping[str, Any]) -> Action:

@@ -28,6 +28,7 @@ from turnstile.executor.metrics import (
     GRANTED,
     HAND_OVER_SECONDS,
     METER,
+    OCCURRENCES,
     RECLAIMS,
     REFUSED,
     REPAIRS,
@@ -105,6 +106,8 @@ class TurnRecords:
             DUPLICATES.add(names[ref], count=count)
         for source, code, message in refused:
             _count_refused(source, code, message)
+        for result, count in lead.schedules.take_noted().items():
+            OCCURRENCES.add(result, count=count)
         for ref, count in Counter(each.queue.action.ref for each in out.granted).items():
             GRANTED.add(names[ref], count=count)
             expect_outcomes(ref)

@@ -581,6 +581,7 @@ async def _load(connection: "Connection", epoch: int, now: float, newest: "async
         reserved_id=newest["reserved_id"],
         low_id=low_id,
         definitions=[rows.definition_of(row) for row in await connection.fetch(statement("definitions"))],
+        schedules=[rows.schedule_of(row) for row in await connection.fetch(statement("schedules"))],
         action_ids={row["ref"]: row["id"] for row in await connection.fetch(statement("action_ids"))},
         waiting=[rows.waiting_of(row) for row in singly],
         packed=[rows.packed_of(row) for row in sorted(packed, key=itemgetter("block"))],

@@ -32,6 +32,7 @@ from turnstile.executor.leader.records import (
     Journal,
     LiveRow,
     PackedWaiting,
+    ScheduleRow,
     SingletonRow,
     Turn,
     WaitingRow,
@@ -218,6 +219,13 @@ _PARTS: Final = {
             (jsons, lambda pair: _json(dict(pair[1].body))), (doubles, lambda pair: pair[0]),
         ),
         Part("definitions_over", (texts, "kind"), (texts, "name")),
+        Part(
+            "schedules",
+            (texts, "name"), (bigints, "decided_at"), (doubles, "wake_at"), (bigints, "execution_id"),
+            (bigints, "admitted"), (bigints, "skipped"), (bigints, "refused"), (bigints, "missed_at"),
+            (texts, "problem"),
+        ),
+        Part("schedules_over", (texts, str)),
         Part("action_ids", (texts, lambda pair: pair[0]), (bigints, lambda pair: pair[1])),
         Part(
             "audit",
@@ -271,6 +279,7 @@ _COMMON: Final = (
     ("attempts", "live", "live_over"),
     ("logs", "progress"),
     ("bodies_over",),
+    ("schedules",),
 )
 _GROUPS: Final = (*_COMMON, tuple(name for name in _PARTS if all(name not in group for group in _COMMON)))
 """Parts that come together or not at all, so that there are few statements: each is planned once."""
@@ -413,6 +422,11 @@ def worker_of(row: "Record") -> WorkerRow:
 def definition_of(row: "Record") -> DefinitionRow:
     """Return a definition."""
     return DefinitionRow(kind=row["kind"], name=row["name"], body=json.loads(row["body"]))
+
+
+def schedule_of(row: "Record") -> ScheduleRow:
+    """Return what was decided of a schedule."""
+    return ScheduleRow(**row)
 
 
 def stored_request_of(row: "Record") -> StoredRequest:

@@ -220,7 +220,7 @@ class DefinitionCommand:
     `{"no_reclaim": true}` to be told for how long nothing of it is reclaimed.
     """
 
-    kind: Literal["action", "key", "resource", "pool", "worker"]
+    kind: Literal["action", "key", "resource", "pool", "schedule", "worker"]
     name: str
     definition: Mapping[str, Any] | None
     """Whole and checked, or with `is_patch` some fields as they were given."""

@@ -97,8 +97,14 @@ SELECT w.worker_id, w.session, w.secret_hash, w.name, w.pools, w.actions, w.conc
        extract(epoch FROM w.heard_at)::double precision AS heard_at
 FROM ledger.worker w WHERE w.gone_at IS NULL ORDER BY w.worker_id
 
--- definitions: actions, keys, resources and pools.
+-- definitions: actions, keys, resources, pools and schedules.
 SELECT d.kind, d.name, d.body FROM ledger.definition d ORDER BY d.kind, d.name
+
+-- schedules: what was decided of each schedule.
+SELECT s.name, extract(epoch FROM s.decided_at)::bigint AS decided_at,
+       extract(epoch FROM s.wake_at)::double precision AS wake_at, s.execution_id, s.admitted, s.skipped,
+       s.refused, extract(epoch FROM s.missed_at)::bigint AS missed_at, s.problem
+FROM ledger.schedule s
 
 -- action_ids: the ids of actions, also of deleted ones.
 SELECT a.ref, a.id FROM ledger.action_id a

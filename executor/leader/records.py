@@ -203,16 +203,36 @@ class WorkerRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefinitionRow:
-    """An action, key, resource or pool from this turn on. `body` is its JSON; None: it was deleted.
+    """An action, key, resource, pool or schedule from this turn on. `body` is its JSON; None: it was deleted.
 
     `code` has the schemas that workers derived from the code of an action.
     """
 
-    kind: Literal["action", "key", "resource", "pool", "code"]
+    kind: Literal["action", "key", "resource", "pool", "schedule", "code"]
     name: str
     body: Mapping[str, Any] | None
     changed_by: Mapping[str, Any] | None = None
     """Who changed it."""
+
+
+class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What was decided of a schedule. Instants are seconds since 1970."""
+
+    name: str
+    decided_at: int
+    """No occurrence up to this instant is decided again."""
+    wake_at: float | None = None
+    """When the next one is due; None: never."""
+    execution_id: int | None = None
+    """That of the last occurrence that was admitted."""
+    admitted: int = 0
+    skipped: int = 0
+    """Because the one before had not ended."""
+    refused: int = 0
+    missed_at: int | None = None
+    """The last occurrence that came while no executor led, and that `catch_up` left out."""
+    problem: str | None = None
+    """Why the last occurrence was refused, or why there is none any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,6 +364,8 @@ class Turn:
     """Ids below this one may be given to executions."""
     workers: Sequence[WorkerRow] = ()
     definitions: Sequence[DefinitionRow] = ()
+    schedules: Sequence[ScheduleRow] = ()
+    schedules_over: Sequence[str] = ()
     action_ids: Sequence[tuple[str, int]] = ()
     """Names of new actions and their ids, which stay, also when an action is deleted."""
     audit: Sequence[AuditRow] = ()
@@ -390,6 +412,7 @@ class Loaded:
     checkpoint: Checkpoint | None
     journals: Sequence[Journal]
     """Of the turns after the checkpoint, in order."""
+    schedules: Sequence[ScheduleRow] = ()
     newest_event_id: int = 0
     """`events` has the first ones up to this one, as many as memory keeps."""
     action_ids: Mapping[str, int] = field(default_factory=dict)

@@ -16,6 +16,7 @@ from pydantic_core import to_json
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.domain.errors import Code, Refusal
 from turnstile.common.requests import read_model
+from turnstile.common.schedules import ScheduleDefinition
 from turnstile.common.worker_protocol import Hello, Welcome
 from turnstile.executor.leader.commands import WORKER, Body, Definitions, input_of
 from turnstile.executor.leader.records import DefinitionRow, WorkerRow
@@ -29,6 +30,8 @@ VERSIONS_MAX: Final = 8
 """With more versions of the code of one action at once, the workers alone check its parameters."""
 _POOLS_MAX: Final = 100
 """Of one worker: its account may name any."""
+_SCHEDULES_MAX: Final = 1000
+"""Of one worker."""
 _SHOWN_MAX: Final = 10
 _REFUSED_CHARS_MAX: Final = 500
 _SCHEMA_BYTES_MAX: Final = 128 * 1024
@@ -51,6 +54,7 @@ def register(
             fields = {"action_ref": str(ref)[:200], "worker": hello.name, "reason": refusal.message}
             logger.warning("definition_refused", extra=fields)
             refused.append(f"action {str(ref)[:200]!r}: {refusal.message}"[:_REFUSED_CHARS_MAX])
+    refused += _schedules_registered(definitions, hello)
     stored = [
         body
         for given in hello.definitions
@@ -71,6 +75,32 @@ def _registered(definitions: Definitions, ref: Any, given: Body) -> DefinitionRo
     body = read_model(ActionDefinition, dict(given)).model_dump(mode="json")
     definitions.check_uses(ref, body, {})
     return definitions.store("action", ref, body, WORKER)
+
+
+def _schedules_registered(definitions: Definitions, hello: Hello) -> Iterator[str]:
+    """Store the schedules that the installation lacks; yield why others were refused."""
+    for given in hello.schedules[:_SCHEDULES_MAX]:
+        name = str(given.get("name"))[:200]
+        if ("schedule", name) in definitions.bodies:
+            continue
+        try:
+            body = read_model(ScheduleDefinition, dict(given)).stored()
+            definitions.check_schedule(body)
+            definitions.store("schedule", name, body, WORKER)
+        except Refusal as refusal:
+            fields = {"schedule": name, "worker": hello.name, "reason": refusal.message}
+            logger.warning("definition_refused", extra=fields)
+            yield f"schedule {name!r}: {refusal.message}"[:_REFUSED_CHARS_MAX]
+
+
+def _schedules_that_differ(hello: Hello, definitions: Definitions) -> Iterator[str]:
+    """Yield what this worker logs with the answer, for each of its schedules that is stored otherwise."""
+    for given in hello.schedules[:_SCHEDULES_MAX]:
+        name = str(given.get("name"))[:200]
+        stored = definitions.bodies.get(("schedule", name))
+        if stored is not None and {**stored, "paused": False} != {**given, "paused": False}:
+            command = f"executor schedules put {name}"
+            yield f"WARNING schedule_differs schedule={name} to_change_it='{command}'"
 
 
 def _with_code_stored(hello: Hello, definitions: Definitions, sessions: Sessions, at: float) -> Hello:
@@ -97,7 +127,7 @@ def _with_code_stored(hello: Hello, definitions: Definitions, sessions: Sessions
         versions = [*older[1 - VERSIONS_MAX :], version | {"registered_at": registered_at}]
         definitions.store_code(ref, {"versions": versions})
     about = {**hello.about, "schemas": hashes}
-    if warnings := list(_pools_without_actions(hello, definitions)):
+    if warnings := [*_pools_without_actions(hello, definitions), *_schedules_that_differ(hello, definitions)]:
         notes = hello.about.get("start_notes")
         about["start_notes"] = [*(notes if isinstance(notes, list) else ()), *warnings]
     return replace(hello, about=about)

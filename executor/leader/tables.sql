@@ -302,9 +302,10 @@ CREATE INDEX worker_living ON ledger.worker (worker_id) WHERE gone_at IS NULL;
 -- Those that are gone: lists, and retention.
 CREATE INDEX worker_gone ON ledger.worker (registered_at) WHERE gone_at IS NOT NULL;
 
--- Actions, keys, resources and pools as they are now; and as `code`, by action, the JSON Schemas that workers
--- derived from their code: a body with `versions`, the one that was registered last at the end, each with
--- `hash`, `parameters`, `result` and `registered_at`. `ledger.worker.about` has the hashes of each worker.
+-- Actions, keys, resources, pools and schedules as they are now; and as `code`, by action, the JSON Schemas
+-- that workers derived from their code: a body with `versions`, the one that was registered last at the end,
+-- each with `hash`, `parameters`, `result` and `registered_at`. `ledger.worker.about` has the hashes of each
+-- worker.
 CREATE TABLE ledger.definition (
     kind text NOT NULL,
     -- Lists are in this order.
@@ -317,8 +318,29 @@ CREATE TABLE ledger.definition (
     -- A name means one thing.
     PRIMARY KEY (kind, name),
     -- These are defined.
-    CONSTRAINT definition_kind_is_known CHECK (kind IN ('action', 'key', 'resource', 'pool', 'code'))
+    CONSTRAINT definition_kind_is_known CHECK (
+        kind IN ('action', 'key', 'resource', 'pool', 'schedule', 'code')
+    )
 );
+
+-- Up to where each schedule is decided: written in the turn that admits its occurrences.
+CREATE TABLE ledger.schedule (
+    name text COLLATE "C" PRIMARY KEY,
+    -- No occurrence up to this instant is decided again.
+    decided_at timestamptz NOT NULL,
+    -- When the next one is due; null: never.
+    wake_at timestamptz,
+    -- That of the last occurrence that was admitted.
+    execution_id bigint,
+    -- How many occurrences were admitted, left out because the one before had not ended, and refused.
+    admitted bigint NOT NULL,
+    skipped bigint NOT NULL,
+    refused bigint NOT NULL,
+    -- The last one that came while no executor led, and was left out.
+    missed_at timestamptz,
+    -- Why the last one was refused, or why there is none any more.
+    problem text
+) WITH (fillfactor = 70);
 
 -- The ids of actions, as events and statistics show them. A deleted action keeps its id.
 CREATE TABLE ledger.action_id (

@@ -293,6 +293,24 @@ ON CONFLICT (kind, name) DO UPDATE SET body = excluded.body, updated_at = exclud
 DELETE FROM ledger.definition d USING fence, unnest($1::text[], $2::text[]) AS r(kind, name)
 WHERE d.kind = ANY (ARRAY[r.kind]) AND d.name = ANY (ARRAY[r.name])
 
+-- schedules: what is decided of schedules from now on, in the turn that admits their occurrences.
+INSERT INTO ledger.schedule (
+    name, decided_at, wake_at, execution_id, admitted, skipped, refused, missed_at, problem
+)
+SELECT r.name, to_timestamp(r.decided_at), to_timestamp(r.wake_at), r.execution_id, r.admitted, r.skipped,
+       r.refused, to_timestamp(r.missed_at), r.problem
+FROM fence, unnest(
+    $1::text[], $2::bigint[], $3::double precision[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[],
+    $8::bigint[], $9::text[]
+) AS r(name, decided_at, wake_at, execution_id, admitted, skipped, refused, missed_at, problem)
+ON CONFLICT (name) DO UPDATE SET
+    decided_at = excluded.decided_at, wake_at = excluded.wake_at, execution_id = excluded.execution_id,
+    admitted = excluded.admitted, skipped = excluded.skipped, refused = excluded.refused,
+    missed_at = excluded.missed_at, problem = excluded.problem
+
+-- schedules_over: schedules that were deleted.
+DELETE FROM ledger.schedule s USING fence, unnest($1::text[]) AS r(name) WHERE s.name = ANY (ARRAY[r.name])
+
 -- action_ids: the ids of new actions.
 INSERT INTO ledger.action_id (ref, id)
 SELECT r.ref, r.id FROM fence, unnest($1::text[], $2::bigint[]) AS r(ref, id)

@@ -48,6 +48,7 @@ from turnstile.executor.leader.ports import (
 )
 from turnstile.executor.leader.records import EndedRow, Loaded, Turn
 from turnstile.executor.leader.registration import register
+from turnstile.executor.leader.schedules import Schedules
 from turnstile.executor.leader.sessions import COMPLETIONS, HEARTBEATS, Sessions
 from turnstile.executor.leader.watchdog import GRACE_SECONDS, Watchdog
 from turnstile.executor.leader.writing import rows_of
@@ -146,6 +147,7 @@ class Leadership:
         now = clock.monotonic()
         self.sessions = Sessions(loaded.epoch, self.state, loaded.workers, now, offset=self._offset)
         self.definitions = Definitions(loaded.definitions, loaded.action_ids)
+        self.schedules = Schedules(loaded.schedules, self.definitions.of_kind("schedule"))
         self.admission = Admission(loaded.early_cancels, loaded.singletons, self.state, self.definitions)
         self.outbox = Outbox(loaded.events, loaded.newest_event_id, result_bytes_max=event_result_bytes_max)
         self.watchdog = Watchdog(stop_seconds)
@@ -290,13 +292,14 @@ class Turns:
             now - self.committed_at >= self.times.renewal or lead.watchdog.is_due(now) or lead.is_unfinished
             or bool(lead.carried) or lead.outbox.has_more or lead.sessions.has_lost
             or (self.audience is not None and self.audience.is_waiting)
-            or bool(timers and timers[0].at <= lead.now())
+            or bool(timers and timers[0].at <= lead.now()) or lead.schedules.next_at <= lead.now()
         )  # fmt: skip
 
     def _rest(self, lead: Leadership) -> float:
         rest = self.committed_at + self.times.renewal - self.clock.monotonic()
         if lead.state.timers:
             rest = min(rest, lead.state.timers[0].at - lead.now())
+        rest = min(rest, lead.schedules.next_at - lead.now())
         return max(rest, 0.001)
 
     async def _take(self, lead: Leadership, *, is_polling: bool) -> Taken:
@@ -340,6 +343,8 @@ class Turns:
         turn = Turn(
             epoch=lead.epoch, number=lead.number + 1, at=lead.state.now, **rows.fields(),
             workers=list(lead.sessions.rows.values()),
+            schedules=[row for row in lead.schedules.changed.values() if row is not None],
+            schedules_over=[name for name, row in lead.schedules.changed.items() if row is None],
             definitions=lead.definitions.rows, action_ids=lead.definitions.new_action_ids,
             audit=lead.definitions.log.rows, early_cancels=lead.admission.early_rows,
             early_cancels_over=lead.admission.early_over, singletons=lead.admission.singletons.rows,
@@ -385,10 +390,13 @@ class Turns:
         sources = [source_of(each) for each in taken if is_request(each)]
         if self.audience is not None:
             sources = self.audience.traced(sources)
-        missing = lead.admission.missing(sources)
+        occurrences = lead.schedules.due(max(lead.now(), lead.state.now))
+        missing = lead.admission.missing([*occurrences, *sources], lead.schedules.previous_ids)
         if any(missing):
             lead.admission.learn(await self.persist(lambda: self.store.look_up(*missing)))
         lead.admission.expire_early(lead.state.now)
+        for occurrence in occurrences:
+            inputs += lead.schedules.inputs(occurrence, lead.admission, lead.state.now)
         following = iter(sources)
         for each in taken:
             match each.body:
@@ -441,6 +449,10 @@ class Turns:
             out = decide(lead.state, inputs, now)
             lead.carried += lead.admission.decided(out)
         lead.definitions.decided(out)
+        refused, lead.admission.refused_occurrences = lead.admission.refused_occurrences, []
+        lead.schedules.decided(out, refused)
+        for name, body in lead.definitions.take_schedules():
+            lead.schedules.define(name, body, lead.state.now)
         lead.is_unfinished = out.is_unfinished
         self._remember_requests(lead, out)
         return out
@@ -500,6 +512,7 @@ class Turns:
         self.committed_at = sent_at
         lead.admission.written()
         lead.definitions.written()
+        lead.schedules.written()
         lead.sessions.rows.clear()
         return turn
 

@@ -1,4 +1,4 @@
-"""Reads definitions as the turns wrote them: actions, keys, resources, pools, and who changed what.
+"""Reads definitions as the turns wrote them, of all kinds, and who changed what.
 
 In: names, and where a page starts. Out: schemas, each with the tag of its definition, and where the next page
 starts. What waits and runs is not here: only the leader knows it (`queue_reader`).
@@ -31,6 +31,7 @@ from turnstile.executor.queries.schemas import (
     StoredKey,
     StoredPool,
     StoredResource,
+    StoredSchedule,
     SubjectKind,
 )
 from turnstile.executor.questions.protocol import Answered, GateGauges, Gates, PoolGauge, ResourceGauge
@@ -150,6 +151,20 @@ class DefinitionReader(LimitedReader):
         answer = await self._asker.ask(Gates(with_use=True))
         return answer.body if isinstance(answer, Answered) else None
 
+    # Schedules.
+
+    async def schedule(self, name: str) -> Tagged[StoredSchedule] | None:
+        """Return one schedule, and what became of its last occurrences."""
+        row = await self._row(_STATEMENTS["schedules"], name, "", 1)
+        return None if row is None else Tagged(stored=_schedule(row), tag=_tag(row))
+
+    async def schedules(
+        self, *, after_name: str | None, limit: int
+    ) -> tuple[list[StoredSchedule], str | None]:
+        """Return schedules in the order of their names, and the name after which the next page starts."""
+        found = await self._rows(_STATEMENTS["schedules"], None, after_name or "", limit + 1)
+        return page_of(found, limit, _schedule, lambda schedule: schedule.name)
+
     # Changes.
 
     async def changes(
@@ -265,6 +280,11 @@ def _pool(row: "Row", gauges: GateGauges | None) -> StoredPool:
         action_weights=parsed(PoolAction, row["listed"]),
         warnings=[f"{ref} has a weight, and is not in this pool" for ref in row["strangers"]],
     )
+
+
+def _schedule(row: "Row") -> StoredSchedule:
+    decided = ("next_at", "last_execution_id", "admitted", "skipped", "refused", "missed_at", "problem")
+    return StoredSchedule(**_known(StoredSchedule, row), **{name: row[name] for name in decided})
 
 
 def _change(row: "Row") -> ChangeEntry:

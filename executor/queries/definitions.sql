@@ -112,6 +112,15 @@ CROSS JOIN LATERAL (
 ) n
 ORDER BY d.name
 
+-- schedules: definitions in the order of their names, of one or of those after a name; and what was decided.
+--
+-- $1 name or null, $2 after this name, $3 rows
+SELECT d.id, d.body::text AS body, d.created_at, d.updated_at, s.wake_at AS next_at,
+       s.execution_id AS last_execution_id, s.admitted, s.skipped, s.refused, s.missed_at, s.problem
+FROM ledger.definition d JOIN ledger.schedule s ON s.name = d.name
+WHERE d.kind = 'schedule' AND (d.name = $1 OR $1::text IS NULL AND d.name > $2)
+ORDER BY d.name LIMIT $3
+
 -- changes: the changes of an action, resource or pool, deleted or not, newest first.
 --
 -- $1 kind, $2 name, $3 before this id, $4 rows

@@ -7,6 +7,7 @@ from pydantic import AwareDatetime, Field, JsonValue
 
 from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.domain.states import Status
+from turnstile.common.schedules import ScheduleDefinition
 from turnstile.common.schemas import EstimatedStart, Schema
 from turnstile.executor.callers import Channel
 from turnstile.executor.definitions import PoolDefinition, ResourceDefinition
@@ -604,6 +605,27 @@ class StoredPool(PoolDefinition):
     updated_at: AwareDatetime
 
 
+class StoredSchedule(ScheduleDefinition):
+    """A schedule as it is stored, and what became of its occurrences. Durations are seconds."""
+
+    id: int
+    next_at: AwareDatetime | None = Field(
+        description="When the next execution is admitted, jitter included. Null: it is paused, or has ended."
+    )
+    last_execution_id: int | None = Field(description="The execution of the last occurrence that ran.")
+    admitted: int = Field(description="Occurrences that became an execution.")
+    skipped: int = Field(description="Occurrences that `overlap: skip` left out.")
+    refused: int = Field(description="Occurrences whose request was refused; `problem` says why.")
+    missed_at: AwareDatetime | None = Field(description="The last occurrence that `catch_up` left out.")
+    problem: str | None = Field(description="Why the last occurrence was refused, or why there is none.")
+    created_at: AwareDatetime
+    updated_at: AwareDatetime
+
+    def definition(self) -> ScheduleDefinition:
+        """Return the schedule alone."""
+        return ScheduleDefinition(**{name: getattr(self, name) for name in ScheduleDefinition.model_fields})
+
+
 class WaitingForWorker(Schema):
     """One execution that waits only for a worker of a pool."""
 
@@ -685,6 +707,7 @@ SubjectKind = Literal[
     "action",
     "resource",
     "pool",
+    "schedule",
     "execution",
     "executions",
     "worker",

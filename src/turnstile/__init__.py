@@ -5,10 +5,11 @@
     @action("reports.render", max_concurrent=3, timeout="5m")
     async def render(context: Context, customer_id: int) -> dict: ...
 
-Declare actions with `action`, `command_action` and `http_action`, the shared resources that they use with
-`use`, and limits of starts with `rate`; submit executions with `await render.submit(customer_id=7)`, by name
-with `Client` or `AsyncClient`, or with `submit_in` and `submit_in_async` inside a database transaction. Each
-name is imported at its first use: `import turnstile` alone loads no other module.
+Declare actions with `action`, `command_action` and `http_action`, when they run by themselves with
+`schedule`, the shared resources that they use with `use`, and limits of starts with `rate`; submit executions
+with `await render.submit(customer_id=7)`, by name with `Client` or `AsyncClient`, or with `submit_in` and
+`submit_in_async` inside a database transaction. Each name is imported at its first use: `import turnstile`
+alone loads no other module.
 """
 
 from importlib import import_module
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
         on_start,
         on_stop,
         rate,
+        schedule,
         use,
     )
 
@@ -77,6 +79,7 @@ __all__ = [
     "on_start",
     "on_stop",
     "rate",
+    "schedule",
     "submit_in",
     "submit_in_async",
     "use",
@@ -84,7 +87,8 @@ __all__ = [
 ]
 
 _OF_WORKER = {"Action", "Context", "PermanentError", "TemporaryError"}
-_OF_WORKER |= {"action", "command_action", "http_action", "lifespan", "on_start", "on_stop", "rate", "use"}
+_OF_WORKER |= {"action", "command_action", "http_action", "lifespan", "on_start", "on_stop", "rate"}
+_OF_WORKER |= {"schedule", "use"}
 _MODULES = {name: "turnstile.worker" if name in _OF_WORKER else "turnstile.client" for name in __all__}
 
 # Hidden from type checkers, for which it would make every name exist.

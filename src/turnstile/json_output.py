@@ -27,6 +27,7 @@ from turnstile.executor.api.keys import KeyDeleted
 from turnstile.executor.api.problems import Problem
 from turnstile.executor.api.queues import QueueWithHistory
 from turnstile.executor.api.retry import RetryAcceptance
+from turnstile.executor.api.schedules import Occurrences, ScheduleDeleted
 from turnstile.executor.api.webhooks import RefusedWebhook, WebhookDetail
 from turnstile.executor.cli.backup import RestoreStep
 from turnstile.executor.cli.documents import (
@@ -40,6 +41,7 @@ from turnstile.executor.cli.documents import (
     Planned,
     RefusedLine,
     ResourceDeletionPlan,
+    ScheduleDeletionPlan,
     TopScreen,
 )
 from turnstile.executor.dashboard.failures import ActionFailures
@@ -63,6 +65,7 @@ from turnstile.executor.queries.schemas import (
     StoredKey,
     StoredPool,
     StoredResource,
+    StoredSchedule,
     SubmissionDetail,
     TokenDetail,
     WorkerDetail,
@@ -183,6 +186,16 @@ JSON_OUTPUT: Final = {
     "executor pools resume": JsonOutput(type=StoredPool, for_each="pool"),
     "executor pools queue": JsonOutput(type=PoolQueuePage),
     "executor pools history": JsonOutput(type=ItemPage[ChangeEntry]),
+    "executor schedules list": JsonOutput(type=Items[StoredSchedule]),
+    "executor schedules get": JsonOutput(type=StoredSchedule),
+    "executor schedules put": JsonOutput(type=StoredSchedule),
+    "executor schedules delete": JsonOutput(type=ScheduleDeleted | ScheduleDeletionPlan, for_each="schedule"),
+    "executor schedules pause": JsonOutput(type=StoredSchedule, for_each="schedule"),
+    "executor schedules resume": JsonOutput(type=StoredSchedule, for_each="schedule"),
+    "executor schedules run": JsonOutput(type=Acceptance, for_each="schedule"),
+    "executor schedules next": JsonOutput(type=Occurrences),
+    "executor schedules preview": JsonOutput(type=Occurrences),
+    "executor schedules history": JsonOutput(type=ItemPage[ChangeEntry]),
     "executor queue stats": JsonOutput(type=QueueStats),
     "executor queue list": JsonOutput(type=ActionQueuePage),
     "executor workers list": JsonOutput(type=ItemPage[WorkerDetail]),

@@ -15,6 +15,7 @@ from turnstile.common.action_definition import ActionDefinition
 from turnstile.common.database import Database
 from turnstile.common.domain.states import Status
 from turnstile.common.requests import read_request
+from turnstile.common.schedules import ScheduleDefinition
 from turnstile.common.worker_protocol import (
     AttemptEnded,
     AttemptReturned,
@@ -38,6 +39,7 @@ from turnstile.executor.callers import Caller
 from turnstile.executor.definitions import PoolDefinition, ResourceDefinition
 from turnstile.executor.inbox import Inbox
 from turnstile.executor.leader.clock import LeaderClock
+from turnstile.executor.leader.commands import body_of
 from turnstile.executor.leader.door import request_of
 from turnstile.executor.leader.leadership import Leader
 from turnstile.executor.leader.ledger import Ledger
@@ -57,6 +59,7 @@ _MODELS: Mapping[str, type[BaseModel]] = {
     "action": ActionDefinition,
     "resource": ResourceDefinition,
     "pool": PoolDefinition,
+    "schedule": ScheduleDefinition,
 }
 
 
@@ -326,7 +329,7 @@ class Installation:
 def put(kind: Any, name: str, *, caller: Caller = ANN, **fields: Any) -> DefinitionCommand:
     """A PUT as the API checks it."""
     named = {"ref" if kind == "action" else "name": name}
-    body = _MODELS[kind].model_validate({**fields, **named}).model_dump(mode="json")
+    body = body_of(_MODELS[kind].model_validate({**fields, **named}))
     return DefinitionCommand(kind=kind, name=name, definition=body, changed_by=caller._asdict())
 
 

@@ -13,6 +13,7 @@ class WorkerConfig:
     pools: tuple[str, ...] = ("default",)
     actions: tuple[str, ...] | None = None
     definitions: tuple[Mapping[str, Any], ...] = ()
+    schedules: tuple[Mapping[str, Any], ...] = ()
     about: Mapping[str, Any] = field(default_factory=dict)
     concurrency: int = 10
     lease_seconds: float = 30.0

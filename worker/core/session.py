@@ -79,6 +79,7 @@ class Session:
             epoch_seen=self.epoch,
             is_taking=self.is_taking and self.not_ready is None,
             definitions=config.definitions,
+            schedules=config.schedules,
             not_ready=self.not_ready,
             about=config.about,
         )

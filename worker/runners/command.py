@@ -12,6 +12,7 @@ from collections.abc import Collection
 from contextlib import ExitStack
 from typing import Any, Final
 
+from turnstile.common.schedules import occurrence_of
 from turnstile.worker.core.outcomes import Completed, Failed
 from turnstile.worker.logs import LogTail
 from turnstile.worker.outcome import failed, is_of_sigterm, outcome_of_text, result_too_large
@@ -138,6 +139,9 @@ def _environment(call: Call, passed: Collection[str]) -> dict[str, str]:
         "TURNSTILE_ACTION_REF": call.action_ref,
     }
     trace = {"TRACEPARENT": call.traceparent} if call.traceparent else {}
+    occurrence = occurrence_of(call.idempotency_key)
+    if occurrence is not None:
+        identity["TURNSTILE_SCHEDULED_FOR"] = occurrence[1].isoformat()
     return inherited_environment(passed) | identity | trace
 
 

@@ -16,8 +16,8 @@ const WORKERS = 50;
 
 /** Fields that have words of their own here, or stand elsewhere; the others are shown by their names. */
 const SHOWN = new Set(["id", "ref", "runner", "entrypoint", "max_concurrent", "concurrency_key",
-  "submitter_keys", "max_concurrent_total", "order", "timeout", "ttl", "on_worker_lost", "max_reclaims", "pool",
-  "paused", "created_at", "updated_at"]);
+  "submitter_keys", "max_concurrent_total", "order", "timeout", "ttl", "on_worker_lost", "max_reclaims",
+  "pool", "paused", "created_at", "updated_at"]);
 
 const FAILURES = [
   ["Error", "row", (each) => el("span", { class: "error-text" }, el("strong", {}, `${count(each.count)} × `),

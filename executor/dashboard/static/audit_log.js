@@ -12,8 +12,8 @@ import { table } from "./table.js";
 const PAGE = 50;
 const FIELDS_SHOWN = 6;
 const KINDS = [
-  "action", "resource", "pool", "execution", "executions", "worker", "dead_letter", "webhook", "token",
-  "token_file", "account", "database",
+  "action", "resource", "pool", "schedule", "execution", "executions", "worker", "dead_letter", "webhook",
+  "token", "token_file", "account", "database",
 ];
 const VERBS = [
   "created", "changed", "limit_changed", "paused", "resumed", "deleted", "cancelled", "retried", "drained",

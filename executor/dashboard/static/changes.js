@@ -95,6 +95,20 @@ export function changePoolPause({ name, paused }) {
     : "Nothing in this pool starts until it is resumed. Running executions continue.");
 }
 
+/** Pause a schedule, or resume it if it is paused. */
+export function changeSchedulePause({ name, paused }) {
+  return pauseOrResume(`/schedules/${encodeURIComponent(name)}`, name, paused, paused
+    ? "Its occurrences count from now on: those of the pause do not run."
+    : "No occurrence counts until it is resumed. Its executions continue.");
+}
+
+/** Run a schedule now. */
+export function runSchedule({ name }) {
+  const act = () => ask("POST", `/schedules/${encodeURIComponent(name)}/run`);
+  const words = "One execution is submitted beside its occurrences, with the same parameters.";
+  return confirm({ title: `Run ${name} now?`, verb: "Run now", words, act });
+}
+
 function pauseOrResume(path, name, paused, words) {
   const verb = paused ? "Resume" : "Pause";
   const act = () => ask("POST", `${path}/${verb.toLowerCase()}`);

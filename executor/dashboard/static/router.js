@@ -8,6 +8,7 @@ import { show as executions } from "./executions.js";
 import { show as execution } from "./execution.js";
 import { showAll as resources, show as resource } from "./resources.js";
 import { showAll as pools, show as pool } from "./pools.js";
+import { show as schedules } from "./schedules.js";
 import { show as workers } from "./workers.js";
 import { show as worker } from "./worker.js";
 import { show as webhooks } from "./webhooks.js";
@@ -19,7 +20,7 @@ import { show as tokens } from "./tokens.js";
 const GROUPS = {
   "#/resources": [["Resources", "#/resources"], ["Pools", "#/pools"]],
   "#/dead-letters": [["Dead letters", "#/dead-letters"], ["Webhooks", "#/webhooks"],
-    ["Audit log", "#/audit-log"], ["Tokens", "#/tokens"], ["API", "docs"]],
+    ["Schedules", "#/schedules"], ["Audit log", "#/audit-log"], ["Tokens", "#/tokens"], ["API", "docs"]],
 };
 /** Pattern of the path, screen, title, and the link to which it belongs. */
 const SCREENS = [
@@ -32,6 +33,7 @@ const SCREENS = [
   [/^\/resources\/(?<ref>.+)$/, resource, "Resource", "#/resources"],
   [/^\/pools$/, pools, "Pools", "#/pools"],
   [/^\/pools\/(?<ref>.+)$/, pool, "Pool", "#/pools"],
+  [/^\/schedules$/, schedules, "Schedules", "#/schedules"],
   [/^\/workers$/, workers, "Workers", "#/workers"],
   [/^\/workers\/(?<worker>.+)$/, worker, "Worker", "#/workers"],
   [/^\/webhooks$/, webhooks, "Webhooks", "#/webhooks"],

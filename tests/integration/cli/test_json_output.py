@@ -27,6 +27,7 @@ _DEFINITIONS = """
 resources: [{name: licences, capacity: 2}]
 pools: [{name: empty, weights: {REF: 2}}]
 actions: [{ref: REF, pool: empty, max_concurrent: 1, concurrency_key: /customer, uses: [licences]}]
+schedules: [{name: nightly, action_ref: REF, cron: "0 6 * * MON-FRI", parameters: {customer: 1}}]
 """
 
 
@@ -78,6 +79,7 @@ def test_every_command_prints_what_its_schema_says(
     _run_executions(recorder, system, ref)
     _run_submission(recorder, processes, ref)
     _run_gates(recorder, ref)
+    _run_schedules(recorder)
     _run_operation(recorder, system, processes, ref)
     _run_administration(recorder, processes, tmp_path)
     recorder.run("executor restore-check --dry-run", settings=stopped)
@@ -168,6 +170,23 @@ def _run_gates(recorder: Recorder, ref: str) -> None:
     recorder.run("executor resources put licences --capacity 3 --rate 100/1m")
     recorder.run("executor pools set empty --order arrival")
     recorder.run("executor pools set empty --order fair")
+
+
+def _run_schedules(recorder: Recorder) -> None:
+    recorder.run("executor schedules list")
+    recorder.run("executor schedules get nightly")
+    recorder.run("executor schedules put nightly --timezone Europe/Berlin --jitter 5m")
+    recorder.run("executor schedules put nightly --every 15m --overlap skip")
+    recorder.run("executor schedules put nightly --cron '0 6 * * MON-FRI'")
+    recorder.run("executor schedules next nightly --limit 2 --after 2026-11-28T00:00:00Z")
+    line = "executor schedules preview --cron '30 2 * * *' --timezone Europe/Berlin"
+    recorder.run(f"{line} --after 2026-10-24T12:00:00Z --limit 2")
+    recorder.run("executor schedules pause nightly")
+    recorder.run("executor schedules run nightly")
+    recorder.run("executor schedules resume nightly")
+    recorder.run("executor schedules history nightly")
+    recorder.run("executor schedules delete nightly --dry-run")
+    recorder.run("executor schedules delete nightly --yes")
 
 
 def _run_operation(recorder: Recorder, system: CommandLines, processes: System, ref: str) -> None:

@@ -48,6 +48,7 @@ from turnstile.executor.leader.records import (
     LiveRow,
     Loaded,
     PackedWaiting,
+    ScheduleRow,
     SingletonRow,
     Turn,
     WaitingRow,
@@ -114,6 +115,7 @@ class Tables:
     """All grants that were ever given."""
     workers: dict[str, WorkerRow] = field(default_factory=dict)
     definitions: dict[tuple[str, str], DefinitionRow] = field(default_factory=dict)
+    schedules: dict[str, ScheduleRow] = field(default_factory=dict)
     events: dict[int, EventRow] = field(default_factory=dict)
     early_cancels: dict[int, EarlyCancelRow] = field(default_factory=dict)
     singletons: dict[int, SingletonRow] = field(default_factory=dict)
@@ -514,6 +516,8 @@ class Postgres:
         _remove(tables.workers, [row.worker_id for row in turn.workers if row.gone_at is not None])
         tables.definitions.update(((row.kind, row.name), row) for row in turn.definitions)
         _remove(tables.definitions, [(row.kind, row.name) for row in turn.definitions if row.body is None])
+        tables.schedules.update((row.name, row) for row in turn.schedules)
+        _remove(tables.schedules, turn.schedules_over)
         tables.events.update((row.id, row) for row in turn.events)
         _remove(tables.events, turn.events_over)
         tables.early_cancels.update((row.id, row) for row in turn.early_cancels)
@@ -566,6 +570,7 @@ class Postgres:
             grants=list(tables.grants.values()), live=list(tables.live.values()),
             workers=list(tables.workers.values()), events=list(tables.events.values()),
             early_cancels=list(tables.early_cancels.values()), singletons=list(tables.singletons.values()),
+            schedules=list(tables.schedules.values()),
             checkpoint=tables.checkpoint, journals=list(tables.journals),
             instant_max=tables.instant_max,
         )  # fmt: skip

@@ -16,6 +16,7 @@ from tests.proof.simulation.story import (
     CommandPlan,
     RequestPlan,
     ResourcePlan,
+    SchedulePlan,
     Story,
     story_of,
 )
@@ -793,6 +794,47 @@ def _runs_moved(random: Random) -> Story:
     return _story(random, requests=requests, actions=(_run_action(random),), faults=faults)
 
 
+def _schedules(random: Random, faults: Sequence[Fault], *, seconds: float = 9.0) -> Story:
+    """Return schedules of each overlap beside some requests."""
+    jitter = {"jitter": random.choice((0.0, 0.9))}
+    every = {"catch_up": "all", "ttl": 2.5, **jitter}
+    schedules = [
+        SchedulePlan(name="queue", seconds=seconds, fields=every),
+        SchedulePlan(name="skip", seconds=seconds, fields={**every, "overlap": "skip"}),
+        SchedulePlan(name="cancel", seconds=seconds, fields={**every, "overlap": "cancel_running"}),
+    ]
+    return _story(
+        random, requests=_plain(random, 10, 3.0), faults=faults, executors=3, schedules=tuple(schedules)
+    )
+
+
+def _schedules_over_leaders(random: Random) -> Story:
+    """Leaders die while occurrences come, some right at the commit of one."""
+    faults = _faults(
+        random, "kill executor when", 2, until=8.0, outcome="commit requests", seconds=lambda r: r.random()
+    )
+    faults += _faults(random, "kill executor", 3, until=9.0, target=-1, seconds=lambda r: r.random())
+    return _schedules(random, faults)
+
+
+def _schedules_and_unknown_commits(random: Random) -> Story:
+    """Commits of occurrences get no answer, arrive late, or not at all."""
+    faults = _faults(
+        random, "write", 14, until=9.0, target=-1,
+        outcome=lambda r: r.choice(("lost", "unanswered", "running", "queued")),
+        seconds=lambda r: r.choice((0.01, 0.05, 0.3)),
+    )  # fmt: skip
+    return _schedules(random, faults)
+
+
+def _schedules_late(random: Random) -> Story:
+    """The leader stops for seconds: several occurrences of each schedule are due at once."""
+    faults = [
+        Fault(at=at, kind="pause executor", target=-1, seconds=4.0 + random.random()) for at in (2.0, 7.0)
+    ]
+    return _schedules(random, faults, seconds=14.0)
+
+
 KINDS: Final[dict[str, Callable[[Random], Story]]] = {
     "calm": _calm,
     "unknown commits": _unknown_commits,
@@ -845,5 +887,8 @@ KINDS: Final[dict[str, Callable[[Random], Story]]] = {
     "runs with losses": _runs_with_losses,
     "runs of old leaders": _runs_of_old_leaders,
     "runs moved": _runs_moved,
+    "schedules over leaders": _schedules_over_leaders,
+    "schedules and unknown commits": _schedules_and_unknown_commits,
+    "schedules late": _schedules_late,
 }
 """All kinds, by the interleaving."""

@@ -189,6 +189,9 @@ def _executions(world: World) -> Table:
     rows = []
     for execution_id in sorted(tables.admitted):
         row, ended = tables.admitted[execution_id], tables.ended.get(execution_id)
+        if row.action_ref not in actions:
+            # Of a schedule, which has rules of its own.
+            continue
         status: Status = row.status if ended is None else ended.status
         if ended is None and execution_id in tables.live:
             status = tables.live[execution_id].status

@@ -15,6 +15,7 @@ import numpy as np
 from tests.proof.simulation.broker import COMPLETIONS
 from tests.proof.simulation.history import Lost, history, lost_by_failover, recording_of
 from tests.proof.simulation.runner import number_of
+from tests.proof.simulation.schedules import is_scheduled, schedules_kept
 from tests.proof.simulation.story import RequestPlan
 from tests.proof.simulation.world import Outcome
 from turnstile.common.domain.states import Status
@@ -40,6 +41,7 @@ def violations(outcome: Outcome) -> list[str]:
     if len(recording.executions):
         told = history(outcome, recording)
         found += [*_by_history(outcome, recording, told), *_two_at_once(told)]
+    found += schedules_kept(outcome.story.schedules, outcome.postgres)
     return [*found, *_outcomes(outcome, lost)]
 
 
@@ -150,7 +152,7 @@ def _outcomes(outcome: Outcome, lost: Lost) -> Iterator[str]:
     counts: Counter[str] = Counter()
     plans = {plan.number: plan for plan in outcome.story.requests}
     for execution_id, row in tables.ended.items():
-        if execution_id in lost.execution_ids:
+        if execution_id in lost.execution_ids or is_scheduled(tables.admitted[execution_id]):
             continue
         number = number_of(tables.admitted[execution_id].parameters)
         events = outcome.clients.events.get(execution_id, set())

@@ -5,7 +5,7 @@ shorter.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Final, Literal
 
@@ -66,6 +66,17 @@ class RequestPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulePlan:
+    """A schedule from the beginning of the world on, of an action that is paused: what waits expires."""
+
+    name: str
+    seconds: float
+    """How long it has occurrences."""
+    every: int = 1
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CommandPlan:
     """A command: a cancel of a request, or an operator's change of an action or drain of a worker."""
 
@@ -102,6 +113,7 @@ class Story:
     """Of a directed story: the interleaving around which it was made."""
     clock_rates: tuple[float, ...] = ()
     """How many seconds the clock of each worker counts in one; if empty, all clocks are true."""
+    schedules: tuple[SchedulePlan, ...] = ()
     has_packs: bool = False
     """A load finds what waits in packs, as on PostgreSQL."""
 

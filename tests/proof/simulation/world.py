@@ -22,6 +22,7 @@ from tests.proof.simulation.faults import KINDS, Fault, Kind
 from tests.proof.simulation.loop import Hang, SimulatedLoop
 from tests.proof.simulation.processes import Process, Processes, SimulatedClock, State, Trap
 from tests.proof.simulation.runner import NS, SimulatedRunner, Witness
+from tests.proof.simulation.schedules import define, is_left
 from tests.proof.simulation.story import POOL, Story
 from tests.support.snapshots import snapshot_of
 from turnstile.common.worker_protocol import Offer, ToSession
@@ -238,6 +239,8 @@ class World:
             self.postgres.tables.definitions["action", action.ref] = DefinitionRow(
                 kind="action", name=action.ref, body=body
             )
+        for plan in story.schedules:
+            define(plan, self.postgres)
         self.executors = [Executor(self, number) for number in range(story.executors)]
         self.workers = [WorkerHost(self, number, size) for number, size in enumerate(story.workers)]
         self.clients.worker_id = lambda number: self.workers[number % len(self.workers)].id
@@ -329,7 +332,7 @@ class World:
         tables = self.postgres.tables
         return (
             self.clients.are_done and not tables.open_ids and not tables.inbox and not tables.events
-            and not tables.early_cancels and not self.witness.running
+            and not tables.early_cancels and not self.witness.running and not is_left(self.postgres)
             and not any(
                 queue.messages or any(consumer.unacknowledged for consumer in queue.consumers)
                 for name, queue in self.rabbit.queues.items()

@@ -17,6 +17,7 @@ def handed_over(scheduler: Scheduler) -> int:
     before = sum(HAND_OVER_SECONDS.counts.get((), ()))
     lead: Any = SimpleNamespace(
         admission=SimpleNamespace(take_noted=lambda: ((), ())), sessions=SimpleNamespace(offer_again=()),
+        schedules=SimpleNamespace(take_noted=dict),
         state=scheduler.state,
     )  # fmt: skip
     taken: Any = SimpleNamespace(deliveries=[SimpleNamespace(queue=COMPLETIONS)], commands=())

@@ -60,8 +60,11 @@ def imported(modules: Iterable[str]) -> set[str]:
     return {canonicalize_name(distributions[name][0]) for name in outside}
 
 
-def test_the_base_installation_is_what_the_client_imports() -> None:
-    assert imported(["turnstile.client"]) == named() | OF_THE_APPLICATION | NOT_CALLED
+def test_the_base_installation_is_what_the_client_and_declared_actions_import() -> None:
+    assert (
+        imported(["turnstile.client", "turnstile.worker.actions"])
+        == named() | OF_THE_APPLICATION | NOT_CALLED
+    )
 
 
 def test_the_extra_cli_installs_what_the_commands_of_the_http_api_import() -> None:
