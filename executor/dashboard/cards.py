@@ -339,7 +339,8 @@ def _left(facts: Facts) -> Iterator[Card]:
         yield Card(
             kind="lost_workers", severity="warning", subject_kind="worker", subject="lost workers",
             title=f"{_counted(found.lost_workers, 'worker')} lost in the last 24 hours",
-            detail="The work of a lost worker starts again, or is abandoned; the worker's page shows it.",
+            detail="The work of a lost worker starts again, or is abandoned; the worker's page shows it. The "
+            "card ends once each loss is acknowledged: executor workers acknowledge ID.",
             since=None, command="executor workers list --state lost", link="#/workers?state=lost",
         )  # fmt: skip
     if found.dead_letters:
