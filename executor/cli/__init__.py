@@ -48,7 +48,7 @@ class Commands(LazyCommandGroup):
             "executions:submission",
             "Show whether a request of a database transaction was admitted or rejected.",
         ),
-        "list": _lazy("executions:list_executions", "List executions, newest first."),
+        "list": _lazy("executions:list_executions", "List executions, newest or oldest first."),
         "watch": _lazy("executions:watch", "Watch an execution until it ends."),
         "logs": _lazy("executions:logs", "Print the logs of an execution."),
         "cancel": _lazy("cancel_retry:cancel", "Cancel waiting and running executions."),
@@ -57,7 +57,10 @@ class Commands(LazyCommandGroup):
             "audit:audit", "Check that all rows agree, and that the leader remembers what they say."
         ),
         "audit-log": _lazy("audit:audit_log", "Show what operators did: who, when and what."),
-        "history": _lazy("history:history", "Show what executions did over time, by action or by minute."),
+        "history": _lazy(
+            "history:history",
+            "Show what executions did over time: throughput, failures, waiting and run times, slots in use.",
+        ),
         "attention": _lazy(
             "attention:attention", "List what needs attention, each with the command that mends it."
         ),

@@ -111,15 +111,18 @@ function history(period, wrong, signal) {
   let read = null; // the history that is shown
   let readAt = -Infinity;
   const loading = loader(async (mine) => {
-    const queues = ask("GET", "/queues",
-      { query: { sort: "waiting", group: "action", limit: TOP }, signal: mine });
-    if (read?.window !== period() || performance.now() - readAt > HISTORY_EVERY) {
-      read = await ask("GET", "/history", { query: { window: period() }, signal: mine });
+    const isOld = read?.window !== period() || performance.now() - readAt > HISTORY_EVERY;
+    const [queues, found] = await Promise.all([
+      ask("GET", "/queues", { query: { sort: "waiting", group: "action", limit: TOP }, signal: mine }),
+      isOld ? ask("GET", "/history", { query: { window: period() }, signal: mine }) : read,
+    ]);
+    if (isOld) {
+      read = found;
       readAt = performance.now();
       charts.draw(read);
       draw(read);
     }
-    waiting.update((await queues).items.filter((each) => each.queue_length > 0));
+    waiting.update(queues.items.filter((each) => each.queue_length > 0));
   }, { every: EVERY, signal, wrong });
 
   function draw({ actions }) {

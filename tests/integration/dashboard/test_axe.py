@@ -74,6 +74,8 @@ async def screens(env: Environment) -> AsyncIterator[Screens]:
     await env.put("usable.paused", paused=True)
     for path in ("resources", "pools"):
         assert (await env.http.put(f"/{path}/usable-paused", json={"paused": True})).is_success
+    schedule = {"action_ref": "usable", "every": "30d"}
+    assert (await env.http.put("/schedules/usable-often", json=schedule)).is_success
     # The questions about all of them have their number.
     await env.history.rows("DELETE FROM ledger.dead_letter")
     await env.history.rows("DELETE FROM ledger.webhook")
@@ -121,6 +123,7 @@ def addresses(screens: Screens) -> list[str]:
         "/#/resources/usable-licence",
         "/#/pools",
         "/#/pools/default",
+        "/#/schedules",
         "/#/workers",
         "/#/workers?state=all",
         f"/#/workers/{screens.worker}",

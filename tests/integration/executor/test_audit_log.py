@@ -143,6 +143,11 @@ _CHANGES: tuple[tuple[str, str, str, Any], ...] = (
     ("POST", "/actions/{ref}/resume", "/actions/new/resume", None),
     ("PUT", "/actions/{ref}/keys/{key:text}", "/actions/new/keys/7", {"weight": 2}),
     ("DELETE", "/actions/{ref}/keys/{key:text}", "/actions/new/keys/7", None),
+    ("PUT", "/schedules/{name}", "/schedules/often", {"action_ref": "new", "every": "1h"}),
+    ("PATCH", "/schedules/{name}", "/schedules/often", {"every": "2h"}),
+    ("POST", "/schedules/{name}/pause", "/schedules/often/pause", None),
+    ("POST", "/schedules/{name}/resume", "/schedules/often/resume", None),
+    ("DELETE", "/schedules/{name}", "/schedules/often", None),
     ("DELETE", "/actions/{ref}", "/actions/new", None),
     ("PUT", "/resources/{name}", "/resources/cad", {"capacity": 2}),
     ("PATCH", "/resources/{name}", "/resources/cad", {"capacity": 3}),
@@ -165,10 +170,12 @@ _CHANGES: tuple[tuple[str, str, str, Any], ...] = (
     ("DELETE", "/tokens/{token_id}", "/tokens/1", None),
 )
 _NOT_HERE = {
-    # A question.
+    # Questions.
     ("POST", "/workers/{worker_id}/no-reclaim"),
+    ("POST", "/schedules/occurrences"),
     # Submissions are executions, not operations.
     ("POST", "/executions"),
+    ("POST", "/schedules/{name}/run"),
     # Needs a broker: `tests/e2e/test_dead_letters.py` does it over HTTP.
     ("POST", "/dead-letters/replay"),
 }

@@ -21,7 +21,7 @@ RULES = ROOT / "deploy" / "alerts" / "turnstile.rules.yml"
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "turnstile.json").read_text())
 METERS: dict[str, Meter] = {"executor": executor_metrics.METER, "worker": worker_metrics.METER}
 LABELS_KNOWN = {
-    "action_ref", "code", "kind", "pool", "reason", "repair", "resource", "server", "source",
+    "action_ref", "code", "kind", "pool", "reason", "repair", "resource", "result", "server", "source",
     "state", "status", "task", "write",
 }  # fmt: skip
 LEVELS = {"debug", "info", "warning", "error"}
@@ -97,7 +97,7 @@ def test_every_metric_and_label_that_alerts_and_dashboard_read_exists() -> None:
 
 
 def test_every_alert_has_a_section_in_the_runbook() -> None:
-    titles = re.findall(r"^## (\w+)$", RUNBOOK, flags=re.MULTILINE)
+    titles = re.findall(r"^### (Turnstile\w+)$", RUNBOOK, flags=re.MULTILINE)
     assert titles == sorted(titles, key=[rule["alert"] for rule in alerts()].index)
     assert len(titles) == len(alerts())
     for rule in alerts():
