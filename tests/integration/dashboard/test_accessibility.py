@@ -15,7 +15,7 @@ async def test_the_first_tab_skips_to_the_content_and_the_current_screen_is_mark
     await page.keyboard.press("Enter")
     await expect(page.locator("#main")).to_be_focused()
     await expect(page.get_by_role("navigation", name="Screens").locator("[aria-current=page]")).to_have_text(
-        "Queues"
+        "Home"
     )
 
 
@@ -80,8 +80,8 @@ async def test_a_chart_has_axes_and_each_value_by_pointer_and_by_key(page: Page,
     await expect(chart.locator(".values span")).to_have_text(["4", "2", "0"], timeout=20_000)
     await expect(chart.locator(".times")).to_contain_text("4 m 55 s ago")
     await slider.focus()
-    await expect(slider).to_have_attribute("aria-valuetext", "Waiting 3, now", timeout=20_000)
-    await expect(chart.locator("output")).to_have_text("Waiting 3, now")
+    await expect(slider).to_have_attribute("aria-valuetext", "3 executions, now", timeout=20_000)
+    await expect(chart.locator("output")).to_have_text("3 executions, now")
     await page.keyboard.press("Home")
     await expect(slider).to_have_attribute("aria-valuenow", "0")
     await page.keyboard.press("ArrowRight")
@@ -91,5 +91,5 @@ async def test_a_chart_has_axes_and_each_value_by_pointer_and_by_key(page: Page,
     box = await slider.bounding_box()
     assert box is not None
     await page.mouse.move(box["x"] + box["width"] - 1, box["y"] + 10)
-    await expect(chart.locator("output")).to_have_text("Waiting 3, now")
+    await expect(chart.locator("output")).to_have_text("3 executions, now")
     await env.stop_running()

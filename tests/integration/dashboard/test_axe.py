@@ -117,6 +117,7 @@ def addresses(screens: Screens) -> list[str]:
         "/#/executions?action_ref=scripted&status=failed,timeout,abandoned",
         f"/#/executions/{screens.waiting}",
         f"/#/executions/{screens.ended}",
+        "/#/schedules",
         "/#/resources",
         "/#/resources/usable-licence",
         "/#/pools",
