@@ -72,6 +72,8 @@ async def screens(env: Environment) -> AsyncIterator[Screens]:
     await env.ended(failed)
     assert (await env.http.put("/resources/usable-licence", json={"capacity": 3})).is_success
     await env.put("usable.paused", paused=True)
+    schedule = {"action_ref": "usable", "cron": "0 6 * * *", "paused": True}
+    assert (await env.http.put("/schedules/usable-nightly", json=schedule)).is_success
     for path in ("resources", "pools"):
         assert (await env.http.put(f"/{path}/usable-paused", json={"paused": True})).is_success
     # The questions about all of them have their number.
