@@ -72,6 +72,8 @@ async def screens(env: Environment) -> AsyncIterator[Screens]:
     await env.ended(failed)
     assert (await env.http.put("/resources/usable-licence", json={"capacity": 3})).is_success
     await env.put("usable.paused", paused=True)
+    schedule = {"action_ref": "usable", "cron": "0 6 * * *", "paused": True}
+    assert (await env.http.put("/schedules/usable-nightly", json=schedule)).is_success
     for path in ("resources", "pools"):
         assert (await env.http.put(f"/{path}/usable-paused", json={"paused": True})).is_success
     schedule = {"action_ref": "usable", "every": "30d"}
@@ -119,6 +121,7 @@ def addresses(screens: Screens) -> list[str]:
         "/#/executions?action_ref=scripted&status=failed,timeout,abandoned",
         f"/#/executions/{screens.waiting}",
         f"/#/executions/{screens.ended}",
+        "/#/schedules",
         "/#/resources",
         "/#/resources/usable-licence",
         "/#/pools",
