@@ -62,7 +62,8 @@ class Commands(LazyCommandGroup):
             "Show what executions did over time: throughput, failures, waiting and run times, slots in use.",
         ),
         "attention": _lazy(
-            "attention:attention", "List what needs attention, each with the command that mends it."
+            "attention:attention",
+            "List what needs attention, the worst first, each with the command that mends it.",
         ),
         "top": _lazy("top:top", "Show queues, slots, failures and workers, refreshed every second."),
         "actions": _lazy("actions:app", "Manage actions: definitions, limits, pause and resume."),
