@@ -6,14 +6,21 @@ Out: build/pictures/LOOK/SCREEN.png, to be looked at; with --docs also the pictu
 
 import argparse
 import asyncio
+import io
+import os
 import re
-from collections.abc import AsyncIterator
+import shlex
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 from playwright.async_api import Browser, Page, expect
+from rich.console import Console
+from rich.text import Text
 
 from tests.integration.dashboard.browser import chromium, watched_page
 from tests.integration.webhooks.receiver import Receiver, receiving
@@ -95,8 +102,16 @@ async def seed(env: Environment, receiver: Receiver) -> dict[str, str]:
         uses=[{"resource": "licence-autocad", "units": 2}],
     )
     await env.put("nightly.cleanup", max_concurrent=1)
-    await env.put("billing.export", max_concurrent=2)
     await env.put("reports.archive", max_concurrent=1)
+    for name, fields in (
+        (
+            "nightly-cleanup",
+            {"action_ref": "nightly.cleanup", "cron": "30 2 * * *", "timezone": "Europe/Berlin"},
+        ),
+        ("mirror-sync", {"action_ref": "reports.archive", "every": "15m", "overlap": "skip"}),
+    ):
+        assert (await env.http.put(f"/schedules/{name}", json=fields)).is_success
+    await env.put("billing.export", max_concurrent=2)
     await env.http.post("/actions/nightly.cleanup/pause")
     await env.patch("video.encode", max_concurrent=2)
     await env.start_silent_worker("drawing")
@@ -189,6 +204,7 @@ async def seed(env: Environment, receiver: Receiver) -> dict[str, str]:
         "resource": "/#/resources/licence-autocad",
         "pools": "/#/pools",
         "pool": "/#/pools/gpu",
+        "schedules": "/#/schedules",
         "workers": "/#/workers",
         "worker": f"/#/workers/{worker_id}",
         "worker-draining": f"/#/workers/{leaver_id}",
@@ -270,9 +286,35 @@ async def take(page: Page, addresses: dict[str, str], folder: Path) -> None:
     await dialogs(page, folder, addresses)
 
 
+def terminal(env: Environment, commands: Sequence[str]) -> str:
+    """Return what commands of the executor print in a terminal, as a drawing."""
+    screen = Console(record=True, width=100, file=io.StringIO(), force_terminal=True)
+    variables = {
+        "TURNSTILE_API_URL": env.system.http_url, "TURNSTILE_API_TOKEN": TOKEN, "COLUMNS": "100",
+        "FORCE_COLOR": "1", "TERM": "xterm-256color",
+    }  # fmt: skip
+    for command in commands:
+        screen.print(Text(f"$ {command}", style="bold green"))
+        printed = subprocess.run(
+            [sys.executable, "-m", "turnstile.executor.cli", *shlex.split(command)[1:]],
+            env=os.environ | variables, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        screen.print(Text.from_ansi((printed.stdout + printed.stderr).rstrip()), "")
+    # Of its own it would load a font from elsewhere.
+    return re.sub(r"@font-face \{.*?\}", "", screen.export_svg(title="Turnstile"), flags=re.DOTALL)
+
+
 async def take_for_docs(browser: Browser, env: Environment, addresses: dict[str, str], folder: Path) -> None:
-    """Take the pictures of docs/dashboard.md."""
+    """Take the pictures of README.md and docs/dashboard.md."""
+    waiting = addresses["execution-gated"].rpartition("/")[2]
+    commands = (
+        "executor submit reports.render report=sales pages=12 --wait", f"executor get {waiting}",
+        "executor attention",
+    )  # fmt: skip
+    (folder / "terminal.svg").write_text(await asyncio.to_thread(terminal, env, commands))
     for name, scheme, height, screen in (
+        ("dashboard-home", "light", 1000, "home"),
+        ("dashboard-why", "light", 700, "execution-gated"),
         ("dashboard-queues", "light", 700, "queues"),
         ("dashboard-execution", "dark", 900, "execution-completed"),
     ):

@@ -186,7 +186,13 @@ async def test_what_the_leader_refuses_is_an_outcome_and_a_dead_letter(installat
         "parameters: 300011 bytes, at most 262144 are accepted; send a reference",
     )
     assert (await _decided(installation, huge))[2] == "too_large"
-    assert {each["message_id"] for each in leader.broker.letters} == {str(urgent), str(large), str(huge)}
+    refused = {str(urgent), str(large), str(huge)}
+
+    async def are_letters() -> bool:
+        return {each["message_id"] for each in leader.broker.letters} == refused
+
+    # They leave behind the commit.
+    await until(are_letters)
     assert [row[0] for row in await installation.fetch(
         "SELECT kept_until > now() + interval '6 days' FROM ledger.answer WHERE command_id = $1", urgent
     )] == [True]  # fmt: skip
