@@ -19,6 +19,7 @@ from turnstile.common.domain.durations import format_duration
 from turnstile.common.schemas import Schema
 from turnstile.executor.dashboard.failures import WINDOW, Failures
 from turnstile.executor.dashboard.state import DEAD_LETTERS_MAX, Attention
+from turnstile.executor.definitions import RANK_MAX
 from turnstile.executor.questions.protocol import ActionStop, IdleUnits, StopsOfActions, WorkerState
 
 Severity: TypeAlias = Literal["critical", "warning", "notice"]
@@ -261,6 +262,9 @@ def _idle(facts: Facts) -> Iterator[Card]:
 
 
 def _idle_card(idle: IdleUnits) -> Card:
+    # Without a rank a resource comes last; 1 is the first.
+    first, last = quote(idle.later), quote(idle.resource)
+    ranked = f"{first} --rank {1 if idle.rank > RANK_MAX else idle.rank - 1}"
     return Card(
         kind="idle_units",
         severity="warning",
@@ -268,9 +272,9 @@ def _idle_card(idle: IdleUnits) -> Card:
         subject=idle.resource,
         title=f"{idle.resource} is held by executions that wait for {idle.later}",
         detail=f"{idle.held_waiting} of {idle.capacity} units are held by executions that do not run. "
-        f"{idle.later} is scarcer: with a lower rank than {idle.rank} it is acquired first.",
+        f"{idle.later} is scarcer: with the lower rank it is acquired first.",
         since=_instant(idle.since),
-        command=f"executor resources put {quote(idle.later)} --rank {max(idle.rank - 1, 0)}",
+        command=f"executor resources put {ranked if idle.rank > 1 else f'{last} --rank none'}",
         link=_link("resource", idle.later),
     )
 
