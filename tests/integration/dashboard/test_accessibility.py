@@ -36,13 +36,16 @@ async def test_a_button_that_is_pressed_while_its_row_is_updated_acts_once(
     await env.put("pressed", max_concurrent=1, pool="empty", entrypoint="tests.e2e.actions:noop")
     await env.submit_many([{"action_ref": "pressed"}] * 2)
     await page.goto("/#/queues?search=pressed")
+    # It is not listed among the idle ones any more.
+    waiting = page.locator("td[data-label=Waiting]")
+    await expect(waiting).to_have_text(["1"], timeout=20_000)
     await page.get_by_role("button", name="Actions for pressed").click()
     box = await page.get_by_role("button", name="Limit of pressed").bounding_box()
     assert box is not None
     await page.mouse.move(box["x"] + 5, box["y"] + 5)
     await page.mouse.down()
     await env.submit_many([{"action_ref": "pressed"}] * 3)
-    await expect(page.locator("td[data-label=Waiting]")).to_have_text("4", timeout=20_000)
+    await expect(waiting).to_have_text("4", timeout=20_000)
     assert await page.get_by_role("button", name="Limit of pressed").bounding_box() == box
     await page.mouse.up()
     await expect(page.get_by_role("dialog", name="Limit of pressed")).to_contain_text("Slots in use: 1")
