@@ -1,7 +1,7 @@
-"""The route that retries one execution: as it was, or with other parameters.
+"""`POST /executions/{id}/retry`: retries one execution, with its parameters or with others.
 
 A retry is a new execution that names the ended one, which never changes. Other parameters are checked like
-those of a submission; whatever else the request said is repeated.
+those of a submission; all other fields of the request are repeated.
 """
 
 from collections.abc import Mapping

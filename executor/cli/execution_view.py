@@ -22,7 +22,7 @@ _PATH_STATES: Final = {"waiting": "waits here", "not_reached": "not reached", "e
 
 
 def path_state(step: Json) -> str:
-    """Return where an execution is on its way, which holders wait there, and whether that blocks it."""
+    """Return the state of a gate, the holders that wait there, and whether it is the blocker."""
     words = [_PATH_STATES.get(step["state"], step["state"])]
     if holders := step["waiting_holders"]:
         words.append(

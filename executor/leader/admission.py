@@ -184,6 +184,9 @@ class Admission:
                 if isinstance(request, Request):
                     if source.delivery_key is not None and not self._is_remembered(source.delivery_key):
                         keys[source.delivery_key] = None
+                        if (answered := self._recent.get(source.delivery_key)) is not None:
+                            # It may have been answered with the execution that has its singleton.
+                            ids[answered.execution_id] = None
                 elif request.execution_id is not None and not self._is_remembered(request.execution_id):
                     ids[request.execution_id] = None
                 if request.idempotency_key is not None and not self._is_remembered(request.idempotency_key):
@@ -321,9 +324,8 @@ class Admission:
             execution_id=execution_id, request_hash=request.request_hash, status=status,
             action_ref=existing.action_ref, key=existing.key, priority=existing.priority,
         )  # fmt: skip
-        for key in (source.delivery_key, request.idempotency_key):
-            if key is not None:
-                self._recent[key] = known
+        if source.delivery_key is not None:
+            self._recent[source.delivery_key] = known
         self._accept(source, known, position, is_duplicate=True)
 
     def _accept(
@@ -344,7 +346,8 @@ class Admission:
             )
             self._reject(source, Code.IDEMPOTENCY_CONFLICT, message)
             return
-        status, position = self._live(known) or (known.status, None)
+        newest = self._recent.get(known.execution_id, known)
+        status, position = self._live(known) or (newest.status, None)
         self._repeated_refs.append(request.action_ref)
         self._accept(source, structs.replace(known, status=status), position, is_duplicate=True)
 

@@ -13,13 +13,18 @@ class Singletons:
     """The names of living executions. One per epoch."""
 
     def __init__(self, rows: Iterable[SingletonRow]) -> None:
-        self.rows: list[SingletonRow] = []
+        self._new: dict[int, SingletonRow] = {}
         """Admitted, and not written yet."""
         self.over: list[int] = []
         self._living: dict[int, SingletonRow] = {}
         self._named: dict[tuple[str, str], dict[int, None]] = {}
         for row in rows:
             self._remember(row)
+
+    @property
+    def rows(self) -> list[SingletonRow]:
+        """Return what the turn inserts."""
+        return list(self._new.values())
 
     def living(self, action_ref: str, singleton: str) -> Sequence[SingletonRow]:
         """Return the executions with a name, the newest first; several if only waiting ones count."""
@@ -28,7 +33,7 @@ class Singletons:
     def admit(self, row: SingletonRow) -> None:
         """Note an execution that was admitted with a name."""
         self._remember(row)
-        self.rows.append(row)
+        self._new[row.execution_id] = row
 
     def end(self, execution_ids: Iterable[int]) -> None:
         """Forget what has ended."""
@@ -42,14 +47,12 @@ class Singletons:
             del names[execution_id]
             if not names:
                 del self._named[row.action_ref, row.singleton]
-            if row in self.rows:
-                self.rows.remove(row)
-            else:
+            if self._new.pop(execution_id, None) is None:
                 self.over.append(execution_id)
 
     def written(self) -> None:
         """Forget what the committed turn has written."""
-        self.rows, self.over = [], []
+        self._new, self.over = {}, []
 
     def _remember(self, row: SingletonRow) -> None:
         self._living[row.execution_id] = row

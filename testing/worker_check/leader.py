@@ -1,7 +1,7 @@
 """A leader that a script plays against a real worker over a real broker.
 
 It welcomes, answers heartbeats and commits reports, unless it is told not to; everything that arrived can be
-read. Its queues and its exchange are gone with its connection, so a vhost is left as it was.
+read. Its queues and its exchange are deleted with its connection, so it leaves nothing in the vhost.
 """
 
 import asyncio

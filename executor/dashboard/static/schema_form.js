@@ -104,7 +104,7 @@ export function schemaFields(schema, keyPointer, given = {}, secrets = []) {
   };
 }
 
-/** The field with a value: while that is not changed it is sent as it was, whatever the field can show. */
+/** Fill a field with a stored value, which is sent unchanged unless the user edits the field. */
 function filled(part, value) {
   const { input } = part;
   const json = writeJson(value);

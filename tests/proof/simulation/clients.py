@@ -17,7 +17,7 @@ from tests.proof.simulation.database import Postgres
 from tests.proof.simulation.loop import SimulatedLoop
 from tests.proof.simulation.runner import NS, parameters_of
 from tests.proof.simulation.story import CommandPlan, RequestPlan, Story
-from turnstile.executor.leader.ports import CancelRequest, DefinitionCommand, Request
+from turnstile.executor.leader.ports import CancelRequest, DefinitionCommand, Request, Singleton
 from turnstile.stress.recording import NEVER, NONE, Answer, LimitChange
 
 _BATCH: Final = 100
@@ -48,8 +48,8 @@ class Clients:
         self.rabbit, self.postgres = rabbit, postgres
         self.orders = {plan.number: Order(plan) for plan in story.requests}
         self.limit_changes: list[LimitChange] = []
-        self.cancelled: set[int] = set()
-        """Numbers of requests for which a cancel was sent."""
+        self.cancelled = {each.number for each in story.requests if each.singleton is not None}
+        """Numbers of requests for which a cancel was sent, or which others replace."""
         self.events: dict[int, set[str]] = {}
         """Statuses by execution, as listeners heard them."""
         self.letters: list[Any] = []
@@ -118,6 +118,8 @@ class Clients:
                 timeout_seconds=plan.timeout_seconds,
                 run_at=None if plan.run_after is None else self._wall() + plan.run_after,
                 idempotency_key=f"key-{plan.number}" if plan.has_idempotency_key else None,
+                singleton=None if plan.singleton is None
+                else Singleton(plan.singleton, "waiting_or_running", "cancel_running"),
             )  # fmt: skip
         return found
 

@@ -8,6 +8,7 @@ second. A failover goes back to what the standby had.
 
 import asyncio
 from array import array
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, fields
@@ -381,6 +382,21 @@ class Postgres:
         for row in turn.ended:
             if row.id in tables.waiting or row.id in tables.live:
                 self.found(f"execution {row.id} ended and still has a row that a load would revive")
+        self._check_singletons()
+
+    def _check_singletons(self) -> None:
+        """Check that a name has at most one execution that waits, where each request replaces the others."""
+        tables = self.tables
+        waiting: Counter[tuple[str, str]] = Counter()
+        for row in tables.singletons.values():
+            own = tables.attempts.get(row.execution_id)
+            if row.execution_id not in tables.open_ids:
+                self.found(f"execution {row.execution_id} ended and still has the singleton {row.singleton}")
+            elif not own or own[-1].ended_at != NEVER:
+                waiting[row.action_ref, row.singleton] += 1
+        for (_, singleton), count in waiting.items():
+            if count > 1:
+                self.found(f"{count} executions wait with the singleton {singleton}")
 
     def _broken(self, turn: Turn) -> str | None:
         """Return which constraint a turn violates."""

@@ -808,6 +808,18 @@ def _schedules(random: Random, faults: Sequence[Fault], *, seconds: float = 9.0)
     )
 
 
+def _singletons(random: Random) -> Story:
+    """Each request replaces what has its name, while leaders die with commits that they do not know."""
+    requests = _requests(
+        random, 80, seconds=5.0, script=lambda: _ok(random, 0.5), key=0,
+        run_after=lambda r: r.choice((None, 1.0)), singleton=lambda r: r.choice(("a", "b")),
+    )  # fmt: skip
+    faults = _faults(random, "kill executor", 3, until=5.0, target=-1, seconds=0.3)
+    faults += _faults(random, "connections break", 2, until=5.0)
+    actions = (_action(random, limit=1, keys=0),)
+    return _story(random, requests=requests, actions=actions, faults=faults, executors=3)
+
+
 def _schedules_over_leaders(random: Random) -> Story:
     """Leaders die while occurrences come, some right at the commit of one."""
     faults = _faults(
@@ -887,6 +899,7 @@ KINDS: Final[dict[str, Callable[[Random], Story]]] = {
     "runs with losses": _runs_with_losses,
     "runs of old leaders": _runs_of_old_leaders,
     "runs moved": _runs_moved,
+    "singletons": _singletons,
     "schedules over leaders": _schedules_over_leaders,
     "schedules and unknown commits": _schedules_and_unknown_commits,
     "schedules late": _schedules_late,

@@ -63,6 +63,8 @@ class RequestPlan:
     is_invalid: bool = False
     """It names an action that does not exist."""
     timeout_seconds: float | None = None
+    singleton: str | None = None
+    """It replaces what has this name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -386,3 +386,26 @@ def test_a_second_request_shares_the_refusal_of_the_first_one() -> None:
     world = World()
     world.turn(message(single(ref="unknown"), "m1"), message(single("2", ref="unknown"), "m2"))
     assert [a["code"] for a in world.answers()] == [Code.UNKNOWN_ACTION] * 2
+
+
+def test_a_repeated_message_that_was_answered_with_a_singleton_hears_how_that_ended() -> None:
+    world = World()
+    decide(world.state, [DefineAction(action=Action(ref="a", max_concurrent=0))], 0.0)
+    world.turn(message(single("1"), "m1"))
+    second = message(single("2"), "m2")
+    world.turn(second)
+    world.turn(message(CancelRequest(execution_id=1, idempotency_key=None, reason=""), "c"))
+    world.answers()
+    assert world.admission.missing([second])[2] == [1]
+    assert not world.turn(second).admitted
+    assert [(a["execution_id"], a["status"]) for a in world.answers()] == [(1, "cancelled")]
+
+
+def test_an_idempotency_key_names_only_what_was_admitted_under_it() -> None:
+    world = World()
+    decide(world.state, [DefineAction(action=Action(ref="a", max_concurrent=0))], 0.0)
+    world.turn(message(single("1"), "m1"))
+    keyed = structs.replace(single("2"), idempotency_key="k")
+    world.turn(message(keyed, "m2"))
+    world.turn(message(CancelRequest(execution_id=1, idempotency_key=None, reason=""), "c"))
+    assert [each.id for each in world.turn(message(keyed, "m3")).admitted] == [2]
