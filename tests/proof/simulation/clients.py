@@ -48,7 +48,9 @@ class Clients:
         self.rabbit, self.postgres = rabbit, postgres
         self.orders = {plan.number: Order(plan) for plan in story.requests}
         self.limit_changes: list[LimitChange] = []
-        self.cancelled = {each.number for each in story.requests if each.singleton is not None}
+        named = {each.number: each.singleton for each in story.requests if each.singleton is not None}
+        postgres.singletons = {parameters_of(number): name for number, name in named.items()}
+        self.cancelled = {*named}
         """Numbers of requests for which a cancel was sent, or which others replace."""
         self.events: dict[int, set[str]] = {}
         """Statuses by execution, as listeners heard them."""

@@ -178,6 +178,8 @@ class Postgres:
         self.frozen_until = 0.0
         self.cut: dict[Process, None] = {}
         self.clock_offset = 0.0
+        self.singletons: Mapping[bytes, str] = {}
+        """Names that requests have alone, by their parameters."""
         self.write_seconds = 0.002
         self.load_seconds = 0.005
         self.has_packs = False
@@ -385,16 +387,18 @@ class Postgres:
         self._check_singletons()
 
     def _check_singletons(self) -> None:
-        """Check that a name has at most one execution that waits, where each request replaces the others."""
+        """Check that the rows say which executions have a name, and that of each name one waits at most."""
+        if not self.singletons:
+            return
         tables = self.tables
-        waiting: Counter[tuple[str, str]] = Counter()
-        for row in tables.singletons.values():
-            own = tables.attempts.get(row.execution_id)
-            if row.execution_id not in tables.open_ids:
-                self.found(f"execution {row.execution_id} ended and still has the singleton {row.singleton}")
-            elif not own or own[-1].ended_at != NEVER:
-                waiting[row.action_ref, row.singleton] += 1
-        for (_, singleton), count in waiting.items():
+        named = ((each, self.singletons.get(tables.admitted[each].parameters)) for each in tables.open_ids)
+        living = {execution_id: name for execution_id, name in named if name is not None}
+        rows = {row.execution_id: row.singleton for row in tables.singletons.values()}
+        if rows != living:
+            self.found(f"the singletons are {living}, and their rows {rows}")
+        own = {execution_id: tables.attempts.get(execution_id) for execution_id in living}
+        waiting = Counter(living[each] for each, of in own.items() if not of or of[-1].ended_at != NEVER)
+        for singleton, count in waiting.items():
             if count > 1:
                 self.found(f"{count} executions wait with the singleton {singleton}")
 

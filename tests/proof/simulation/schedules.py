@@ -1,6 +1,6 @@
 """Schedules in a world: how they are defined, and what must have become of their occurrences.
 
-The rule is that of `stress.check`; nothing is taken from the leaders but their rows.
+The rule is in `occurrences`; nothing is taken from the leaders but their rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,13 +9,13 @@ from math import floor
 from typing import Final
 
 from tests.proof.simulation.database import Postgres
+from tests.proof.simulation.occurrences import ScheduleCounts, ScheduledExecution, occurrences_kept
 from tests.proof.simulation.processes import WALL
 from tests.proof.simulation.runner import NS
 from tests.proof.simulation.story import ActionPlan, SchedulePlan
 from turnstile.common.domain.states import Status
 from turnstile.common.schedules import ScheduleDefinition, occurrence_of
 from turnstile.executor.leader.records import AdmittedRow, DefinitionRow, ScheduleRow
-from turnstile.stress.check.schedules import ScheduleCounts, ScheduledExecution, occurrences_kept
 
 _ACTION: Final = "scheduled"
 _WITHIN_SECONDS: Final = 12.0
